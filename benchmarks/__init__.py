@@ -1,0 +1,1 @@
+"""Measurements of verl-core: ``python -m benchmarks``."""

@@ -1,0 +1,232 @@
+"""From inputs to a controller: opens the run, builds every part from the registry, and wires them together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from typing import TypeVar
+
+import orjson
+from blake3 import blake3
+
+from .alerts import Alerts
+from .algorithms.flow import RolloutRoles, TrainRoles
+from .checkpoint.keeper import Keeper
+from .config.options import options_of
+from .config.schema import Config
+from .errors import RunMismatch
+from .fleet import Fleet
+from .inputs import Inputs, file_storage, log_place, record_inputs, storage_at
+from .loop import Controller
+from .parts import Condemn, Found, Parts
+from .protocols import RolloutWriter, Storage, Worker
+from .recovery.supervisor import decide
+from .registry import (
+    ALERT_SINK,
+    ALGORITHM,
+    CHECKPOINTER,
+    CLUSTER,
+    METRIC_SINK,
+    RECOVERY,
+    REWARD,
+    ROLLOUT_ENGINE,
+    TRAIN_ENGINE,
+    WRITER,
+    Kind,
+    Registry,
+)
+from .rollout.handover import HandOver
+from .state import events as ev
+from .state.claim import claim_prefix
+from .state.folder import CHECKPOINTS, ROLLOUTS, OpenRun, open_run
+from .state.history import History
+from .state.journal import Journal
+from .state.machine import Plan, State
+from .state.runtime import runtime_state
+from .state.schedule import Schedule
+from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Sampling, WorkerId
+from .workers import RolloutWorker, TrainWorker
+from .writes import WriteQueue
+
+T = TypeVar("T")
+
+
+def assemble(inputs: Inputs) -> Controller:
+    """Open the run and build its controller. Raises before anything is written when an input is bad."""
+    config, plugins = inputs.config, inputs.plugins
+    schedule, _ = inputs.schedule, inputs.val  # read now: bad data must leave nothing behind
+    storage = file_storage(storage_at(plugins, config, inputs.start.run_dir), "a run folder")
+    log_storage, log_path = log_place(plugins, config, storage)
+    version = metadata.version("verl-core")
+    run = open_run(storage, log_storage, log_path, resume=inputs.start.resume, code_version=version)
+    try:
+        return _controller(inputs, run, schedule, version)
+    except BaseException:
+        run.claim.release()
+        raise
+
+
+def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) -> Controller:
+    config, registry = inputs.config, inputs.plugins.registry
+    tolerance = config.training.fault_tolerance
+    text = record_inputs(inputs, run)
+    claimed = inputs.context(run.claim.run_id, run.attempt)
+    rollouts = _child(inputs, run, config.storage.rollout_storage_uri, ROLLOUTS)
+    writer = registry.build(WRITER, config.rollout.writer, {}, claimed, rollouts)
+    checkpoints = _child(inputs, run, config.storage.checkpoint_uri, CHECKPOINTS)
+    checkpointer = registry.build(CHECKPOINTER, config.training.checkpointer, {}, claimed, checkpoints)
+    limits = tolerance.severity_thresholds
+    alerts = Alerts(
+        [registry.build(ALERT_SINK, n, _sink(config, n), claimed) for n in _sinks(config, registry.names(ALERT_SINK))],
+        inputs.plugins.observers,
+    )
+    writes = WriteQueue(patience_s=limits.rollout_storage_down_sec, on_wait=lambda error: alerts.storage(error))
+    identity = (run.claim.run_id, run.history.branch, run.attempt, run.claim.nonce)
+    cluster = _built(inputs, CLUSTER, config.distributed.cluster, config.distributed.options, claimed)
+    journal = Journal(
+        run.log_storage, run.log_path, run.log, writes, identity=identity, wall=cluster.wall, sync=tolerance.enabled
+    )
+    store = HandOver(writer, writes, durable=tolerance.enabled)
+    keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints)
+    policies = [registry.build(RECOVERY, n, {}, claimed) for n in tolerance.recovery or registry.names(RECOVERY)]
+    metrics = [registry.build(METRIC_SINK, n, {}, claimed) for n in registry.names(METRIC_SINK)]
+
+    return Controller(
+        Parts(
+            run_uri=run.storage.uri,
+            plan=_plan(inputs, schedule),
+            opened=ev.Opened(
+                os.getpid(),
+                socket.gethostname(),
+                version,
+                blake3(text.encode()).hexdigest(16),
+                inputs.train.fingerprint,
+            ),
+            branch=run.history.branch,
+            attempt=run.attempt,
+            exact=config.training.deterministic,
+            durable=tolerance.enabled,
+            cluster=cluster,
+            fleet=Fleet(
+                cluster,
+                partial(_factory, inputs, claimed, store, registry),
+                config.distributed.rollout_workers,
+                config.distributed.train_ranks,
+            ),
+            store=store,
+            keeper=keeper,
+            journal=journal,
+            writes=writes,
+            history=run.history,
+            committed=committed_batches(writer, run.history, schedule),
+            start=partial(start_from, inputs.start.resume, keeper, run.history, run.storage.uri),
+            save_files=partial(_save_files, text, schedule),
+            decide=lambda fault, history: decide(fault, history, tolerance, policies, cluster.wall()),
+            eval_spec=lambda step: BatchSpec(BatchKey(-1, step), step, _val_rows(inputs)),
+            observers=inputs.plugins.observers,
+            alerts=alerts,
+            metrics=metrics,
+            release=run.claim.release,
+        )
+    )
+
+
+def _built(
+    inputs: Inputs, kind: Kind[[], T], wanted: str | None, options: Mapping[str, object], context: BuildContext
+) -> T:
+    """A provider with those of the block's options that are its own."""
+    registry, name = inputs.plugins.registry, inputs.name(kind, wanted)
+    return registry.build(kind, name, options_of(registry, kind, name, options), context)
+
+
+def _plan(inputs: Inputs, schedule: Schedule) -> Plan:
+    config, tolerance = inputs.config, inputs.config.training.fault_tolerance
+    until = inputs.start.until_step or schedule.total_steps
+    return Plan(
+        schedule,
+        total_steps=schedule.total_steps,
+        last_step=min(until, schedule.total_steps),
+        save_every=tolerance.checkpoint_interval_steps if tolerance.enabled else 0,
+        eval_every=config.training.eval_interval_steps,
+        timeout_s={
+            State.PREPARE: tolerance.prepare_timeout_sec,
+            State.COLLECT: tolerance.rollout_timeout_sec,
+            State.TRAIN: tolerance.train_timeout_sec,
+            State.EVAL: tolerance.eval_timeout_sec,
+        },
+    )
+
+
+def _factory(
+    inputs: Inputs, context: BuildContext, store: HandOver, registry: Registry, worker: WorkerId
+) -> Callable[[], Worker]:
+    """Builds the worker where the cluster wants it: engines are loaded there, not here."""
+    config = inputs.config
+    algorithm = registry.build(ALGORITHM, config.algorithm.name, config.algorithm.options, context)
+
+    def rollout() -> Worker:
+        engine = _built(inputs, ROLLOUT_ENGINE, config.rollout.name, config.rollout.options, context)
+        reward = registry.build(REWARD, config.model.reward.name, config.model.reward.options, context)
+        r = config.rollout
+        sampling = Sampling(r.n, r.temperature, r.top_p, r.top_k, config.data.max_response_length, r.max_num_seqs)
+        roles = RolloutRoles(engine, inputs.tokenizer, reward, sampling, config.seed)
+        train = {p.row: p for p in inputs.train.prompts}
+        val = {p.row: p for p in inputs.val.prompts} if inputs.val else {}
+        return RolloutWorker(str(worker), algorithm, roles, store, train, val, config.seed)
+
+    def train() -> Worker:
+        engine = _built(inputs, TRAIN_ENGINE, config.training.name, config.training.options, context)
+        return TrainWorker(str(worker), algorithm, TrainRoles(engine, algorithm), store, inputs.tokenizer.files())
+
+    return rollout if worker.role == "rollout" else train
+
+
+def committed_batches(writer: RolloutWriter, history: History, schedule: Schedule) -> dict[BatchKey, BatchRef]:
+    """All committed batches: what the state log knows stands for itself, the rest must be what the schedule wants."""
+    found = history.committed
+    for ref in writer.scan():
+        if ref.key in found:
+            continue
+        spec = schedule.spec(ref.key)
+        if (ref.policy_version, ref.prompt_rows) != (spec.policy_version, spec.rows):
+            raise RunMismatch(
+                f"a committed batch of policy {ref.policy_version} is not the one of the schedule", where=str(ref.key)
+            )
+        found[ref.key] = ref
+    return found
+
+
+def start_from(resume: str, keeper: Keeper, history: History, run_uri: str, condemn: Condemn) -> Found | None:
+    """The checkpoint that the user named, or the newest good one; damaged ones are condemned, and named."""
+    if resume not in ("auto", "never"):
+        return keeper.named(resume, run_uri)
+    return keeper.newest_good(history.checkpoints, condemn)
+
+
+def _save_files(text: str, schedule: Schedule, history: History, step: int) -> dict[str, bytes]:
+    return {
+        "runtime_state.msgpack.zst": runtime_state(history, schedule, step).encode(),
+        "config.yaml": text.encode(),
+        "scheduler.json": orjson.dumps({"step": step}),
+    }
+
+
+def _child(inputs: Inputs, run: OpenRun, uri: str | None, name: str) -> Storage:
+    storage = run.storage.child(name) if uri is None else storage_at(inputs.plugins, inputs.config, uri)
+    claim_prefix(storage, run.claim.run_id)
+    return storage
+
+
+def _val_rows(inputs: Inputs) -> tuple[int, ...]:
+    return tuple(p.row for p in inputs.val.prompts) if inputs.val else ()
+
+
+def _sinks(config: Config, loaded: Sequence[str]) -> Sequence[str]:
+    return config.monitoring.sinks or loaded
+
+
+def _sink(config: Config, name: str) -> dict[str, object]:
+    return dict(config.monitoring.options.get(name, {}))

@@ -1,0 +1,84 @@
+"""Which checkpoint a run starts from, when one is saved, and which go: the run's side of the checkpointer."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import DamagedCheckpoint, InputError, RunMismatch
+from ..protocols import Checkpointer, CheckpointReader
+from ..types import CheckpointRef, TensorChunk
+from ..writes import WriteQueue
+from .retention import to_delete
+
+
+@dataclass(frozen=True, slots=True)
+class SaveState:
+    """See ``protocols.CheckpointState``."""
+
+    step: int
+    branch: int
+    attempt: int
+    tensors: Mapping[str, Sequence[Sequence[TensorChunk]]]
+    files: Mapping[str, bytes]
+    facts: Mapping[str, object]
+
+
+class Keeper:
+    """Saves behind training, on the writer thread. What it did comes out of ``news``, to be journalled."""
+
+    def __init__(self, checkpointer: Checkpointer, writes: WriteQueue, keep: int) -> None:
+        self._checkpointer, self._writes, self._keep = checkpointer, writes, keep
+        self._news: queue.SimpleQueue[CheckpointRef] = queue.SimpleQueue()
+        self._under_way = 0
+
+    def newest_good(
+        self, known: Mapping[int, CheckpointRef], condemn: Callable[[CheckpointRef, str], None]
+    ) -> tuple[CheckpointRef, CheckpointReader] | None:
+        """The newest committed checkpoint whose every hash is right. Damaged ones are handed to ``condemn``."""
+        for ref in self._checkpointer.list():
+            try:
+                if ref.step in known and known[ref.step].summary_hash != ref.summary_hash:
+                    raise DamagedCheckpoint("the summary is not the one that was committed", where=ref.name)
+                return ref, self._checkpointer.open(ref)
+            except DamagedCheckpoint as error:
+                condemn(ref, str(error))
+        return None
+
+    def named(self, name: str, run_prefix: str) -> tuple[CheckpointRef, CheckpointReader]:
+        """The checkpoint that the user named: a step, ``step_000010``, or its path. Raises when it is damaged."""
+        base = name.rstrip("/").rsplit("/", 1)[-1]
+        base = f"step_{int(base):06d}" if base.isdigit() else base
+        if "/" in name and not name.rstrip("/").removeprefix("file://").startswith(run_prefix.removeprefix("file://")):
+            raise RunMismatch(
+                "the checkpoint is not one of this run", where=name, remedy=f"name one below {run_prefix}"
+            )
+        for ref in self._checkpointer.list():
+            if ref.name == base:
+                return ref, self._checkpointer.open(ref)
+        there = ", ".join(ref.name for ref in self._checkpointer.list()) or "none"
+        raise InputError(f"no committed checkpoint {name!r}", where=run_prefix, remedy=f"there are: {there}")
+
+    def save(self, state: SaveState) -> None:
+        """Hand a copy of the state to the writer thread; at most two wait there."""
+        while self._under_way >= 2:
+            self._writes.barrier()
+            self._under_way = 0
+        self._under_way += 1
+        self._writes.submit(lambda: self._news.put(self._checkpointer.save(state)))
+
+    def news(self) -> list[CheckpointRef]:
+        """Checkpoints committed since the last call."""
+        found: list[CheckpointRef] = []
+        while not self._news.empty():
+            found.append(self._news.get())
+        return found
+
+    def expired(self) -> list[CheckpointRef]:
+        """What the retention policy gives up; delete only after it is journalled."""
+        return to_delete(self._checkpointer.list(), self._keep, protected=())
+
+    def delete(self, refs: Sequence[CheckpointRef]) -> None:
+        for ref in refs:
+            self._writes.submit(lambda ref=ref: self._checkpointer.delete(ref))  # type: ignore[misc]

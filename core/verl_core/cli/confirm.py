@@ -1,0 +1,43 @@
+"""``verl-core confirm``: a person lets a run in SAFE_MODE go on."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from ..errors import InputError
+from ..state.claim import claim_run, read_run_id
+from ..state.events import Confirmed
+from ..state.history import fold
+from ..state.journal import Journal, read_log, repair
+from ..state.machine import State
+from ..writes import WriteQueue
+from .common import find_run
+
+
+def confirm(
+    run: Annotated[str, typer.Argument(help="Folder or URI of the run.")],
+    name: Annotated[str, typer.Option("--name", help="Who confirms.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why it is safe to go on.")],
+) -> None:
+    """End SAFE_MODE; name and reason go into the state log. Then run it again: it resumes from a checkpoint."""
+    place = find_run(run)
+    claim = claim_run(place.storage, code_version="")
+    try:
+        log = read_log(place.log_storage, place.log_path)
+        history = fold(log.entries)
+        if history.state != State.SAFE_MODE:
+            raise InputError(
+                f"the run is in state {history.state}, there is nothing to confirm", where=place.storage.uri
+            )
+        repair(place.log_storage, place.log_path, log, history.attempt)
+        writes = WriteQueue(patience_s=10)
+        identity = (read_run_id(place.storage), history.branch, history.attempt, claim.nonce)
+        journal = Journal(place.log_storage, place.log_path, log, writes, identity=identity, wall=time.time)
+        journal.record(Confirmed.name, State.INIT, Confirmed(name, reason))
+        writes.close()
+    finally:
+        claim.release()
+    typer.echo(f"confirmed by {name}; run it again to go on")

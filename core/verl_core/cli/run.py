@@ -1,0 +1,98 @@
+"""``verl-core run``: begin a run, or go on with it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from .. import api
+from ..config.load import LoadedConfig, read_config
+from ..errors import ConfigError, InputError
+from ..inputs import CONFIG, provider_of
+from .progress import Progress
+from .supervise import supervised
+
+ConfigOption = Annotated[str | None, typer.Option("--config", help="The config file; default: the run's own.")]
+RunDir = Annotated[str, typer.Option("--run-dir", "--log-dir", help="Folder or URI that holds the run.")]
+Plugins = Annotated[list[str] | None, typer.Option("--plugins", help="Plugins to load (a,b; repeatable).")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="key.of.block=value (repeatable).")]
+Resume = Annotated[
+    str, typer.Option("--resume", "--resume-from", help="auto, never, or a checkpoint of this run (path or step).")
+]
+UntilStep = Annotated[int | None, typer.Option("--until-step", min=1, help="Stop after this step, with a checkpoint.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, print the resolved config, and write nothing.")]
+MaxRestarts = Annotated[
+    int, typer.Option("--max-restarts", min=0, help="Start again after a crash, at most this often, in under a second.")
+]
+ForceResume = Annotated[bool, typer.Option("--force-resume", help="Go on although config or data changed.")]
+
+
+def run(
+    run_dir: RunDir,
+    config: ConfigOption = None,
+    overrides: Overrides = None,
+    plugins: Plugins = None,
+    resume: Resume = "auto",
+    until_step: UntilStep = None,
+    dry_run: DryRun = False,
+    max_restarts: MaxRestarts = 0,
+    force_resume: ForceResume = False,
+    extra: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="More overrides.")] = None,
+) -> None:
+    """Train. A run that was killed goes on where it stood, bit for bit; a finished one is left as it is."""
+    place = api.absolute_uri(run_dir)
+    loaded = read_config(config or own_config(place), [*(overrides or []), *(extra or [])])
+    start(loaded, place, plugins or [], resume, until_step, dry_run, max_restarts, force_resume)
+
+
+def start(
+    loaded: LoadedConfig,
+    place: str,
+    plugins: list[str],
+    resume: str,
+    until_step: int | None,
+    dry_run: bool,
+    max_restarts: int,
+    force_resume: bool,
+    make_inputs: Callable[[], None] | None = None,
+) -> None:
+    """What ``run`` and ``quickstart`` share once the config is there."""
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
+
+    if dry_run and make_inputs is not None:
+        typer.echo(loaded.shown_text(), nl=False)
+        return
+
+    def once() -> None:
+        if make_inputs is not None:
+            make_inputs()
+        trainer = api.create_trainer(loaded, run_dir=place, plugins=plugins, resume=resume, force_resume=force_resume)
+        if dry_run:
+            typer.echo(loaded.shown_text(), nl=False)
+            return
+        with Progress(place, trainer.config.total_steps, until_step) as progress:
+            progress.listen(trainer.on)
+            progress.finished(trainer.run(until_step))
+
+    if max_restarts and not dry_run:
+        supervised(once, max_restarts)
+    else:
+        once()
+
+
+def own_config(place: str) -> str:
+    """The config that a run was begun with."""
+    if provider_of(place) != "local":
+        raise ConfigError("no --config given", where=place, remedy="give the config that the run was begun with")
+    path = f"{place.removeprefix('file://')}/{CONFIG}"
+    try:
+        with open(path, "rb"):
+            return path
+    except OSError:
+        raise InputError(
+            "no --config given, and the folder holds no run", where=place, remedy="--config FILE"
+        ) from None

@@ -1,0 +1,73 @@
+"""``--max-restarts``: a light parent that has done the imports and forks the controller again after a crash.
+
+The parent stays at one thread and does no work of its own: a fork of a process that ever ran a parallel region with two
+threads would hang.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+import typer
+
+from ..errors import VerlError
+
+WORTH_A_RESTART = (1,)  # exit codes; so is every death by a signal
+HEAVY = ("torch", "transformers")
+
+
+def supervised(once: Callable[[], None], max_restarts: int) -> None:
+    """Run ``once`` in a child, again after each crash, at most ``max_restarts`` times; leave with its exit code."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name in HEAVY:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # the child says what is missing, and how to install it
+    for restart in range(max_restarts + 1):
+        code = _child(once)
+        if code >= 0 and code not in WORTH_A_RESTART:
+            raise typer.Exit(code)
+        if restart < max_restarts:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            typer.echo(f"the controller died ({how}); restart {restart + 1} of {max_restarts}", err=True)
+    typer.echo(f"the controller died {max_restarts + 1} times; see `verl-core status`", err=True)
+    raise typer.Exit(1)
+
+
+def _child(once: Callable[[], None]) -> int:
+    """Exit code of one forked run, negative for a signal."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_exit_code(once))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child hears Ctrl-C itself
+    forward = signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, forward)
+
+
+def _exit_code(once: Callable[[], None]) -> int:
+    code = 0
+    try:
+        once()
+    except VerlError as error:
+        typer.echo(f"error: {error}", err=True)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:  # noqa: BLE001 - border: the end of the child
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code

@@ -1,0 +1,65 @@
+"""What every committed folder has in common: its mark, JSON records that prove themselves, and where leftovers go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from blake3 import blake3
+
+from .errors import ObjectExists
+from .protocols import FileStorage
+from .types import Bytes
+
+SUCCESS = "SUCCESS"  # empty, written last; without it nothing in the folder counts
+STAGING = ".staging"
+CONDEMNED = ".condemned"
+
+
+def content_hash(data: Bytes) -> str:
+    """``blake3:`` and 64 hex digits."""
+    return f"blake3:{blake3(data).hexdigest()}"
+
+
+def seal(fields: Mapping[str, object]) -> bytes:
+    """One line of JSON, keys sorted, with a ``hash`` over all the other fields."""
+    plain = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(
+        {**fields, "hash": content_hash(plain)}, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    )
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """The fields of a sealed record. Raises ``ValueError`` when a single byte is not as it was sealed."""
+    fields = orjson.loads(data)
+    if not isinstance(fields, dict) or "hash" not in fields:
+        raise ValueError("it is not a sealed record")
+    del fields["hash"]
+    if seal(fields) != data:
+        raise ValueError("its content does not match its hash")
+    return fields
+
+
+def move_aside(storage: FileStorage, folder: str, name: str) -> str:
+    """Move a folder to a free name below ``.condemned/`` and return where it is now."""
+    target, number = f"{CONDEMNED}/{name}", 0
+    while True:
+        try:
+            storage.move(folder, target)
+        except ObjectExists:
+            number += 1
+            target = f"{CONDEMNED}/{name}.{number}"
+        else:
+            return target
+
+
+def sweep_staging(storage: FileStorage, leftover: re.Pattern[str], living_attempt: int) -> list[str]:
+    """Delete what attempts other than the living one left in ``.staging/``; the pattern's group is the attempt."""
+    names = {stat.path.split("/")[1] for stat in storage.list(STAGING)}
+    matches = {name: leftover.match(name) for name in sorted(names)}
+    dead = [name for name, match in matches.items() if match and int(match[1]) != living_attempt]
+    for name in dead:
+        storage.delete(f"{STAGING}/{name}")
+    return dead

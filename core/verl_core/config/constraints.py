@@ -1,0 +1,136 @@
+"""What the values of a config must satisfy among themselves: pure functions from a config to findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from operator import attrgetter
+
+from .findings import Finding
+from .schema import Config
+
+_FT = "training.fault_tolerance"
+_LIMITS = f"{_FT}.severity_thresholds"
+
+_AT_LEAST: dict[str, int] = {
+    "total_steps": 1,
+    "total_epochs": 1,
+    "data.task_size": 1,
+    "data.max_prompt_length": 1,
+    "data.max_response_length": 1,
+    "model.actor.hybrid_engine.snapshot_interval_steps": 1,
+    "rollout.prompts_per_batch": 1,
+    "rollout.n": 1,
+    "rollout.temperature": 0,
+    "rollout.top_k": 0,
+    "rollout.max_num_seqs": 0,
+    "training.prompts_per_step": 1,
+    "training.micro_batch_size": 0,
+    "training.eval_interval_steps": 0,
+    "training.runtime_interval_steps": 1,
+    "training.threads": 1,
+    "training.optim.weight_decay": 0,
+    "training.optim.warmup_steps": 0,
+    f"{_FT}.rollout_retry_times": 0,
+    f"{_FT}.checkpoint_interval_steps": 1,
+    f"{_LIMITS}.train_nodes_lost": 1,
+    f"{_LIMITS}.oom_per_window": 1,
+    f"{_LIMITS}.retries_per_window": 1,
+    "storage.max_concurrent_uploads": 1,
+    "storage.keep_checkpoints": 1,
+    "distributed.rollout_workers": 1,
+    "distributed.train_ranks": 1,
+}
+_POSITIVE = (  # and finite: a time without end is no bound
+    "training.optim.lr",
+    "training.optim.eps",
+    "training.optim.grad_clip",
+    f"{_FT}.rollout_timeout_sec",
+    f"{_FT}.train_timeout_sec",
+    f"{_FT}.eval_timeout_sec",
+    f"{_FT}.prepare_timeout_sec",
+    f"{_LIMITS}.node_lost_sec",
+    f"{_LIMITS}.rollout_storage_down_sec",
+    f"{_LIMITS}.checkpoint_storage_down_sec",
+    f"{_LIMITS}.window_sec",
+)
+_FRACTIONS = ("rollout.top_p", f"{_LIMITS}.rollout_lost_fraction")
+_ONE_OF: dict[str, tuple[str, ...]] = {
+    "data.overlong_prompts": ("error", "skip"),
+    "data.chat_template": ("auto", "never"),
+    "model.actor.dtype": ("float32", "bfloat16"),
+    "training.device": ("auto", "cpu", "cuda"),
+    "training.optim.schedule": ("constant", "linear", "cosine"),
+}
+_ALONE = ("distributed.rollout_workers", "distributed.train_ranks")
+
+
+def check_constraints(config: Config) -> list[Finding]:
+    """All findings, errors and warnings, in the order of the rules."""
+    return [*_ranges(config), *_batches(config), *_sampling(config), *_data(config), *_cluster(config)]
+
+
+def _ranges(config: Config) -> Iterator[Finding]:
+    for key, least in _AT_LEAST.items():
+        value: float | None = attrgetter(key)(config)
+        if value is not None and not value >= least:
+            yield Finding(key, f"{value} is too small", f"at least {least}")
+    for key in _POSITIVE:
+        number: float = attrgetter(key)(config)
+        if not (number > 0 and math.isfinite(number)):
+            yield Finding(key, f"{number} is not a positive number", "give a number above 0")
+    for key in _FRACTIONS:
+        fraction: float = attrgetter(key)(config)
+        if not 0 < fraction <= 1:
+            yield Finding(key, f"{fraction} is no fraction", "above 0, at most 1")
+    for key, allowed in _ONE_OF.items():
+        text: str = attrgetter(key)(config)
+        if text not in allowed:
+            yield Finding(key, f"{text!r} is unknown", "one of: " + ", ".join(allowed))
+    betas = config.training.optim.betas
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        yield Finding("training.optim.betas", f"{betas} are no betas of Adam", "two numbers from 0 to below 1")
+
+
+def _batches(config: Config) -> Iterator[Finding]:
+    step, batch = config.training.prompts_per_step, config.rollout.prompts_per_batch
+    if step >= 1 and batch >= 1 and step % batch:
+        fits = ", ".join(str(d) for d in range(1, step + 1) if step % d == 0)
+        yield Finding(
+            "rollout.prompts_per_batch",
+            f"{batch} does not divide training.prompts_per_step ({step})",
+            f"a step trains on whole batches: one of {fits}",
+        )
+    sequences, at_once = batch * config.rollout.n, config.rollout.max_num_seqs
+    if 0 < at_once < sequences:
+        yield Finding(
+            "rollout.max_num_seqs",
+            f"{at_once} is less than the {sequences} sequences of a batch (prompts_per_batch × n): the engine queues",
+            f"at least {sequences}, or 0 for the whole batch",
+            warning=not config.rollout.strict,
+        )
+
+
+def _sampling(config: Config) -> Iterator[Finding]:
+    if config.algorithm.name != "grpo":
+        return
+    if config.rollout.n == 1:
+        yield Finding("rollout.n", "1 sample of a prompt gives grpo nothing to compare", "at least 2")
+    elif config.rollout.temperature == 0:
+        what = "0 draws the same response for all samples of a prompt, so that all advantages are 0"
+        yield Finding("rollout.temperature", what, "above 0, e.g. 1.0", warning=True)
+
+
+def _data(config: Config) -> Iterator[Finding]:
+    if config.data.task is None and not config.data.train_files:
+        remedy = "--set data.train_files=[FILE.jsonl], or --set data.task=reasoning_gym:NAME"
+        yield Finding("data.train_files", "no data is given", remedy)
+
+
+def _cluster(config: Config) -> Iterator[Finding]:
+    if config.distributed.cluster not in (None, "inline"):
+        return
+    for key in _ALONE:
+        value: int = attrgetter(key)(config)
+        if value > 1:
+            yield Finding(key, f"{value}, but cluster inline runs all in one process", "1, or another cluster")

@@ -1,0 +1,113 @@
+"""The workers as the loop sees them: who does what, under which call number. It knows the cluster, not the machine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .errors import WorkerError
+from .protocols import Cluster, Worker
+from .types import BatchKey, BatchSpec, Reply, WorkerId
+from .workers import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call number stands for."""
+
+    worker: WorkerId
+    method: str
+    step: int
+    keys: tuple[BatchKey, ...] = ()
+
+
+class Fleet:
+    """Rollout workers and the ranks of the training group on one cluster."""
+
+    def __init__(
+        self, cluster: Cluster, factory: Callable[[WorkerId], Callable[[], Worker]], rollout: int, ranks: int
+    ) -> None:
+        self._cluster, self._factory = cluster, factory
+        self.rollout = [WorkerId("rollout", i) for i in range(rollout)]
+        self.train = [WorkerId("train", i) for i in range(ranks)]
+        self.calls: dict[int, Call] = {}
+        self._heard: deque[Reply] = deque()  # replies that came while ranks were waited for
+        self._version: dict[WorkerId, int] = {}
+        self._turn = 0
+
+    def start(self) -> None:
+        for worker in self.train + self.rollout:
+            self._cluster.spawn(worker, self._factory(worker))
+
+    def ask_ranks(self, method: str, argument: object, timeout_s: float) -> list[object]:
+        """Call every rank and wait for all. Raises the first error, or WorkerError past the deadline."""
+        numbers = [self._cluster.submit(rank, method, argument) for rank in self.train]
+        values: dict[int, object] = {}
+        deadline = self._cluster.now() + timeout_s
+        while len(values) < len(numbers):
+            reply = self._cluster.poll(deadline - self._cluster.now())
+            if reply is None:
+                raise WorkerError(f"no answer to {method!r} within {timeout_s:g} s", where="training group")
+            if reply.call not in numbers:
+                self._heard.append(reply)
+                continue
+            if reply.error is not None:
+                raise reply.error
+            values[reply.call] = reply.value
+        return [values[n] for n in numbers]
+
+    def begin_step(self, step: int, argument: object) -> None:
+        for rank in self.train:
+            self.calls[self._cluster.submit(rank, "step", argument)] = Call(rank, "step", step)
+
+    def stepping(self) -> bool:
+        """Whether ranks are still at a step."""
+        return any(call.method == "step" for call in self.calls.values())
+
+    def publish(self, weights: Callable[[], Weights], version: int) -> None:
+        """Send the policy of ``version`` to every rollout worker that does not hold it yet."""
+        stale = [w for w in self.rollout if self._version.get(w) != version]
+        if not stale:
+            return
+        message = weights()
+        for worker in stale:
+            self.calls[self._cluster.submit(worker, "weights", message)] = Call(worker, "weights", version + 1)
+            self._version[worker] = version
+
+    def generate(self, specs: Sequence[BatchSpec], step: int) -> None:
+        """Hand batches to the workers in turn."""
+        for spec in specs:
+            self._submit("generate", spec, step)
+
+    def evaluate(self, spec: BatchSpec, step: int) -> None:
+        self._submit("evaluate", spec, step)
+
+    def replace(self, worker: WorkerId) -> None:
+        """Kill and respawn a worker; its calls are forgotten, and it is sent the weights again."""
+        self._cluster.spawn(worker, self._factory(worker))
+        self._version.pop(worker, None)
+        self.calls = {n: c for n, c in self.calls.items() if c.worker != worker}
+
+    def replace_holders(self, keys: Sequence[BatchKey]) -> tuple[BatchKey, ...]:
+        """Replace the workers that hold these batches; returns all batches that nobody holds now."""
+        holders = {c.worker for c in self.calls.values() if set(c.keys) & set(keys)}
+        lost = {k for c in self.calls.values() if c.worker in holders for k in c.keys}
+        for worker in holders:
+            self.replace(worker)
+        return tuple(sorted(lost | set(keys)))
+
+    def poll(self, timeout_s: float) -> tuple[Call, Reply] | None:
+        """The next answer that somebody waits for, or None after ``timeout_s``."""
+        deadline = self._cluster.now() + timeout_s
+        while True:
+            reply = self._heard.popleft() if self._heard else self._cluster.poll(deadline - self._cluster.now())
+            if reply is None:
+                return None
+            if reply.call in self.calls:
+                return self.calls.pop(reply.call), reply
+
+    def _submit(self, method: str, spec: BatchSpec, step: int) -> None:
+        worker = self.rollout[self._turn % len(self.rollout)]
+        self._turn += 1
+        self.calls[self._cluster.submit(worker, method, spec)] = Call(worker, method, step, (spec.key,))

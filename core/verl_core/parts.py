@@ -1,0 +1,51 @@
+"""Everything that a run is made of, wired by ``assemble`` and driven by ``loop``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .alerts import Alerts
+from .checkpoint.keeper import Keeper
+from .fleet import Fleet
+from .observers import Observers
+from .protocols import CheckpointReader, Cluster, MetricSink
+from .rollout.handover import HandOver
+from .state.events import Opened
+from .state.history import History
+from .state.journal import Journal
+from .state.machine import Plan
+from .types import BatchKey, BatchRef, BatchSpec, CheckpointRef, Decision, Fault
+from .writes import WriteQueue
+
+Found = tuple[CheckpointRef, CheckpointReader]
+Condemn = Callable[[CheckpointRef, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One run of one controller."""
+
+    run_uri: str
+    plan: Plan
+    opened: Opened
+    branch: int
+    attempt: int
+    exact: bool
+    durable: bool  # batches are committed (fault tolerance on)
+    cluster: Cluster
+    fleet: Fleet
+    store: HandOver
+    keeper: Keeper
+    journal: Journal
+    writes: WriteQueue
+    history: History
+    committed: dict[BatchKey, BatchRef]  # found on storage at the start, checked against the schedule
+    start: Callable[[Condemn], Found | None]  # which checkpoint to load
+    save_files: Callable[[History, int], dict[str, bytes]]
+    decide: Callable[[Fault, History], Decision]
+    eval_spec: Callable[[int], BatchSpec]
+    observers: Observers
+    alerts: Alerts
+    metrics: Sequence[MetricSink]
+    release: Callable[[], None]  # of the run's lock

@@ -1,0 +1,92 @@
+"""Opening a run folder: the checks that keep a run from being begun twice, begun over, or mixed with another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InputError, JournalError, RunMismatch, SafeModeError
+from ..protocols import FileStorage, Storage
+from .claim import RUN, Claim, claim_run, write_controller
+from .history import History, fold
+from .journal import Log, read_log, repair
+
+LOG = "state_log.jsonl"
+ROLLOUTS, CHECKPOINTS = "rollouts", "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that this process holds."""
+
+    storage: FileStorage
+    log_storage: FileStorage
+    log_path: str
+    claim: Claim
+    log: Log
+    history: History
+    attempt: int
+
+
+def read_history(storage: Storage, log_storage: FileStorage, log_path: str) -> History:
+    """What the state log tells, for readers that do not hold the run. Raises InputError where there is no run."""
+    if storage.stat(RUN) is None:
+        raise InputError("no run here", where=storage.uri, remedy="give the folder that --run-dir named")
+    return fold(read_log(log_storage, log_path).entries)
+
+
+def open_run(
+    storage: FileStorage, log_storage: FileStorage, log_path: str, *, resume: str, code_version: str
+) -> OpenRun:
+    """Lock the folder, read the state log, repair a torn last line, and count the attempt.
+
+    Raises RunBusy, JournalError (data without a readable log is never begun over), RunMismatch, SafeModeError.
+    """
+    began = storage.stat(RUN) is not None
+    claim = claim_run(storage, code_version=code_version)
+    try:
+        log = read_log(log_storage, log_path)
+        history = fold(log.entries)
+        _check(storage, log_storage, log_path, claim, log, history, began, resume)
+        attempt = history.attempt + 1
+        repair(log_storage, log_path, log, attempt)
+        write_controller(storage, attempt=attempt, nonce=claim.nonce)
+    except BaseException:
+        claim.release()
+        raise
+    return OpenRun(storage, log_storage, log_path, claim, log, history, attempt)
+
+
+def _check(
+    storage: FileStorage, log_storage: FileStorage, log_path: str, claim: Claim, log: Log, history: History,
+    began: bool, resume: str,
+) -> None:  # fmt: skip
+    if not log.entries and _has_data(storage):
+        raise JournalError(
+            "the folder holds data of a run, but no readable state log",
+            where=f"{log_storage.uri}/{log_path}",
+            remedy="restore it from a backup, or use another --run-dir; nothing was changed",
+        )
+    if log.entries and history.run_id != claim.run_id:
+        raise RunMismatch(
+            f"the state log belongs to run {history.run_id}, the folder to run {claim.run_id}",
+            where=f"{log_storage.uri}/{log_path}",
+            remedy="give each run its own state_log_path" if not began else "restore run.json or the log from a backup",
+        )
+    if log.entries and resume == "never":
+        raise InputError(
+            f"--resume never, but the folder holds a run at step {history.step}",
+            where=storage.uri,
+            remedy="use another --run-dir, or leave --resume away to go on",
+        )
+    if history.state == "SAFE_MODE":
+        raise SafeModeError(
+            "the run is in SAFE_MODE",
+            where=storage.uri,
+            remedy=f"see `verl-core status`, then `verl-core confirm {storage.uri} --name YOU --reason WHY`",
+        )
+
+
+def _has_data(storage: FileStorage) -> bool:
+    """Whether there are batches or checkpoints, finished or not."""
+    folders = (storage.child(name).list() for name in (ROLLOUTS, CHECKPOINTS))
+    return any(stat.path.partition("/")[0].startswith(("epoch_", "step_")) for found in folders for stat in found)

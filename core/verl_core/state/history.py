@@ -1,0 +1,196 @@
+"""What the state log says, folded into one record: the only memory that a restart needs besides committed data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from ..types import BatchKey, BatchRef, CheckpointRef, PlatformKey
+from .journal import Entry
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """A finished step: last wins, since a step that is run again must end the same."""
+
+    step: int
+    policy_digest: str
+    reward_mean: float | None  # None: skipped
+    keys: tuple[BatchKey, ...]
+    metrics: Mapping[str, float]
+    seconds: float
+    attempt: int
+    time: float
+
+
+@dataclass(slots=True)
+class History:
+    """Fold of the entries in order. Later entries win; counts are over the whole life of the run."""
+
+    run_id: str = ""
+    state: str = "INIT"
+    attempt: int = 0
+    branch: int = 0
+    steps: dict[int, StepRecord] = field(default_factory=dict)
+    batches: dict[BatchKey, BatchRef] = field(default_factory=dict)
+    unkept: set[BatchKey] = field(default_factory=set)  # batches that were never committed (fault tolerance off)
+    checkpoints: dict[int, CheckpointRef] = field(default_factory=dict)
+    condemned: list[str] = field(default_factory=list)
+    dispatched: dict[BatchKey, int] = field(default_factory=dict)  # how often a batch was sent to be generated
+    evals: dict[int, float] = field(default_factory=dict)
+    faults: list[tuple[str, str]] = field(default_factory=list)  # (kind, scope) since the last confirmation
+    fault_count: int = 0
+    retry_times: list[float] = field(default_factory=list)  # wall time of each retry
+    prepared: dict[int, str] = field(default_factory=dict)  # step → digest of the state that was loaded
+    platform: PlatformKey | None = None
+    mode: str = ""
+    started: float = 0.0
+    confirmations: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def committed(self) -> dict[BatchKey, BatchRef]:
+        """The batches that storage must have."""
+        return {key: ref for key, ref in self.batches.items() if key not in self.unkept}
+
+    @property
+    def step(self) -> int:
+        """The newest finished step of the schedule."""
+        return max(self.steps, default=0)
+
+    @property
+    def policy_digest(self) -> str:
+        return self.steps[self.step].policy_digest if self.steps else ""
+
+    def digest(self, step: int) -> str:
+        """Policy digest after ``step``, "" where the log does not say."""
+        return self.steps[step].policy_digest if step in self.steps else self.prepared.get(step, "")
+
+    @property
+    def rewards(self) -> list[float | None]:
+        return [self.steps[s].reward_mean if s in self.steps else None for s in range(1, self.step + 1)]
+
+    def add(self, entry: Entry) -> None:
+        """Take in the next entry."""
+        self.state, self.attempt, self.branch = entry.state, entry.attempt, entry.branch
+        self.run_id = entry.run_id
+        self.started = self.started or entry.time
+        reader = _READERS.get(entry.event)
+        if reader is not None:
+            reader(self, entry)
+
+
+def fold(entries: Iterable[Entry]) -> History:
+    """The history that a state log tells."""
+    history = History()
+    for entry in entries:
+        history.add(entry)
+    return history
+
+
+def _prepared(h: History, e: Entry) -> None:
+    platform = cast(Mapping[str, object], e.payload["platform"])
+    h.platform = PlatformKey(**platform)  # type: ignore[arg-type]
+    h.mode = str(e.payload["mode"])
+    h.prepared[cast(int, e.payload["step"])] = str(e.payload["policy_digest"])
+
+
+def _dispatched(h: History, e: Entry) -> None:
+    for key in map(batch_key, cast(list[Mapping[str, int]], e.payload["generate"])):
+        h.dispatched[key] = h.dispatched.get(key, 0) + 1
+
+
+def _complete(h: History, e: Entry) -> None:
+    ref = batch_ref(cast(Mapping[str, object], e.payload["ref"]))
+    h.batches[ref.key] = ref
+    if e.payload["durable"]:
+        h.unkept.discard(ref.key)
+    else:
+        h.unkept.add(ref.key)
+
+
+def _trained(h: History, e: Entry) -> None:
+    result = cast(Mapping[str, object], e.payload["result"])
+    step = cast(int, result["step"])
+    h.steps[step] = StepRecord(
+        step,
+        cast(str, result["policy_digest"]),
+        cast(float, result["reward_mean"]),
+        tuple(map(batch_key, cast(list[Mapping[str, int]], e.payload["keys"]))),
+        {k: v for k, v in cast(Mapping[str, object], result["metrics"]).items() if isinstance(v, float | int)},
+        cast(float, result["seconds"]),
+        e.attempt,
+        e.time,
+    )
+
+
+def _skipped(h: History, e: Entry) -> None:
+    step = cast(int, e.payload["step"])
+    keys = tuple(map(batch_key, cast(list[Mapping[str, int]], e.payload["keys"])))
+    digest = h.steps[step - 1].policy_digest if step - 1 in h.steps else ""
+    h.steps[step] = StepRecord(step, digest, None, keys, {}, 0.0, e.attempt, e.time)
+
+
+def _evaluated(h: History, e: Entry) -> None:
+    if e.payload["reward_mean"] is not None:
+        h.evals[cast(int, e.payload["step"])] = cast(float, e.payload["reward_mean"])
+
+
+def _saved(h: History, e: Entry) -> None:
+    ref = CheckpointRef(**cast(Mapping[str, object], e.payload["ref"]))  # type: ignore[arg-type]
+    h.checkpoints[ref.step] = ref
+
+
+def _deleted(h: History, e: Entry) -> None:
+    for step in cast(list[int], e.payload["steps"]):
+        h.checkpoints.pop(step, None)
+
+
+def _condemned(h: History, e: Entry) -> None:
+    h.condemned.append(str(e.payload["name"]))
+    if e.payload["kind"] == "checkpoint":
+        h.checkpoints.pop(cast(int, e.payload["step"]), None)
+
+
+def _faulted(h: History, e: Entry) -> None:
+    fault = cast(Mapping[str, object], e.payload["fault"])
+    h.faults.append((str(fault["kind"]), str(fault["scope"])))
+    h.fault_count += 1
+
+
+def _decided(h: History, e: Entry) -> None:
+    if cast(Mapping[str, object], e.payload["decision"])["action"] in ("retry", "reschedule"):
+        h.retry_times.append(e.time)
+
+
+def _confirmed(h: History, e: Entry) -> None:
+    h.confirmations.append((str(e.payload["who"]), str(e.payload["reason"])))
+    h.faults.clear()
+    h.retry_times.clear()
+
+
+_READERS = {
+    "prepared": _prepared,
+    "rollout_dispatched": _dispatched,
+    "rollout_complete": _complete,
+    "train_step_done": _trained,
+    "train_step_skipped": _skipped,
+    "eval_done": _evaluated,
+    "checkpoint_committed": _saved,
+    "checkpoints_deleted": _deleted,
+    "condemned": _condemned,
+    "fault": _faulted,
+    "decision": _decided,
+    "confirmed": _confirmed,
+}
+
+
+def batch_key(value: Mapping[str, int]) -> BatchKey:
+    return BatchKey(value["epoch"], value["batch"])
+
+
+def batch_ref(value: Mapping[str, object]) -> BatchRef:
+    fields = dict(value)
+    fields["key"] = batch_key(cast(Mapping[str, int], fields["key"]))
+    fields["prompt_rows"] = tuple(cast(list[int], fields["prompt_rows"]))
+    return BatchRef(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,57 @@
+"""Runtime state: what a run knows beside its weights, as ``runtime_state.msgpack.zst``.
+
+Nothing in it decides what comes next (the schedule does): it carries the windows that metrics and alerts look back on,
+and says where the run stood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import msgpack
+import zstandard
+
+from ..errors import DamagedError
+from .history import History
+from .schedule import Schedule
+
+FORMAT = 1
+WINDOW = 100  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeState:
+    step: int
+    epoch: int
+    sampler_offset: int  # prompts consumed by training
+    kl_window: tuple[float, ...]  # of the newest steps, oldest first
+    reward_window: tuple[float, ...]
+
+    def encode(self) -> bytes:
+        packed: bytes = msgpack.packb({"format": FORMAT, **asdict(self)})
+        return zstandard.ZstdCompressor(level=3).compress(packed)
+
+
+def runtime_state(history: History, schedule: Schedule, step: int) -> RuntimeState:
+    """The runtime state after ``step``, from the state log alone."""
+    done = [history.steps[s] for s in range(max(1, step - WINDOW + 1), step + 1) if s in history.steps]
+    kept = [record for record in done if record.reward_mean is not None]
+    return RuntimeState(
+        step,
+        (step - 1) // schedule.steps_per_epoch if step else 0,
+        schedule.prompts_through(step),
+        tuple(record.metrics["kl"] for record in kept),
+        tuple(record.reward_mean or 0.0 for record in kept),
+    )
+
+
+def decode(data: bytes, where: str) -> RuntimeState:
+    """Raises DamagedError."""
+    try:
+        fields = msgpack.unpackb(zstandard.ZstdDecompressor().decompress(data))
+        if fields.pop("format") != FORMAT:
+            raise ValueError("another format")
+        kl, rewards = tuple(fields.pop("kl_window")), tuple(fields.pop("reward_window"))
+        return RuntimeState(**fields, kl_window=kl, reward_window=rewards)
+    except (ValueError, TypeError, KeyError, zstandard.ZstdError) as error:
+        raise DamagedError(f"not a runtime state ({error})", where=where) from None

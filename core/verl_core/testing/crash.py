@@ -1,0 +1,39 @@
+"""Named crash points: the process kills itself at a chosen one, so that tests can look at what it leaves behind.
+
+``VERL_CORE_CRASH="publish.renamed:2"`` kills at the second pass of that point, ``"*:7"`` at the seventh pass of any.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+class _Countdown:
+    def __init__(self, name: str, left: int) -> None:
+        self.name, self.left = name, left
+
+    def passed(self, name: str) -> None:
+        if self.name in ("*", name):
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+_countdown: _Countdown | None = None
+
+
+def arm(plan: str) -> None:
+    """Take over ``"name:n"``; an empty plan disarms."""
+    global _countdown
+    name, _, count = plan.rpartition(":")
+    _countdown = _Countdown(name, int(count)) if plan else None
+
+
+def point(name: str) -> None:
+    """A place between two effects; costs one look at a name when nothing is armed."""
+    if _countdown is not None:
+        _countdown.passed(name)
+
+
+arm(os.environ.get("VERL_CORE_CRASH", ""))

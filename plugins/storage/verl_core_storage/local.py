@@ -1,0 +1,182 @@
+"""Storage on a local file system: durable writes, exclusive creation, folders published by one rename.
+
+Local disks have no deadline of their own: the kernel answers every call, with an error at the latest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat as modes
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from verl_core.errors import ConfigError, ObjectExists, StorageError
+from verl_core.hookspecs import Register, hookimpl
+from verl_core.protocols import Storage
+from verl_core.testing import crash
+from verl_core.types import BuildContext, Bytes, Capabilities, ObjectStat
+
+from . import posix
+
+
+@dataclass
+class LocalConfig:
+    """The local file system has nothing to set."""
+
+
+@hookimpl
+def register_storages(register: Register[Storage]) -> None:
+    register("local", LocalConfig, build_local)
+
+
+def build_local(config: LocalConfig, context: BuildContext) -> LocalStorage:
+    """Open ``context.uri``: an absolute path or ``file:///…``. Nothing is made before the first write."""
+    parts = urlsplit(context.uri)
+    path = context.uri if context.uri.startswith("/") else unquote(parts.path)
+    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost") or not path.startswith("/"):
+        raise ConfigError(
+            "not a place on the local file system", where=context.uri, remedy="give an absolute path or file:///path"
+        )
+    return LocalStorage(os.path.normpath(path))
+
+
+class LocalStorage:
+    """A ``FileStorage`` below one folder. Every error is of the ``StorageError`` tree and names the path."""
+
+    def __init__(self, root: str) -> None:
+        self.uri = root
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(publish=True, append=True, conditional_put=True, lock=True)
+
+    def child(self, prefix: str) -> LocalStorage:
+        return LocalStorage(self._at(prefix))
+
+    # --- objects -----------------------------------------------------------------------------
+
+    def put(self, path: str, data: Bytes | Iterable[Bytes], *, if_absent: bool = False) -> int:
+        target = self._at(path)
+        folder = os.path.dirname(target)
+        with posix.mapped(target):
+            posix.make_folder(folder)
+            if if_absent and os.path.lexists(target):
+                posix.sync_folder(folder)  # whoever made it may have died before its own sync
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            temp = os.path.join(folder, posix.TEMP + secrets.token_hex(8))
+            try:
+                size = posix.write(temp, data, os.O_CREAT | os.O_EXCL, sync=True)
+                crash.point("put.written")
+                if if_absent:
+                    posix.link_new(temp, target)
+                else:
+                    os.replace(temp, target)
+                crash.point("put.named")
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temp)
+            posix.sync_folder(folder)
+            crash.point("put.done")
+        return size
+
+    def write(self, path: str, data: Bytes | Iterable[Bytes]) -> int:
+        target = self._at(path)
+        with posix.mapped(target):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            crash.point("write.begun")
+            return posix.write(target, data, os.O_CREAT | os.O_TRUNC, sync=False)
+
+    def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        target = self._at(path)
+        with posix.mapped(target), open(target, "rb") as file:
+            file.seek(start)
+            return file.read(-1 if end is None else max(0, end - start))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectStat]:
+        folder = prefix.rstrip("/")
+        target = self._at(folder) if folder else self.uri
+        with posix.mapped(target):
+            yield from posix.walk(target, folder)
+
+    def stat(self, path: str) -> ObjectStat | None:
+        target = self._at(path)
+        with posix.mapped(target):
+            try:
+                info = os.stat(target)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return None if modes.S_ISDIR(info.st_mode) else ObjectStat(path, info.st_size, info.st_mtime)
+
+    def delete(self, path: str) -> None:
+        target = self._at(path)
+        with posix.mapped(target):
+            try:
+                posix.remove(target)
+                posix.sync_folder(os.path.dirname(target))
+            except (FileNotFoundError, NotADirectoryError):
+                return
+
+    # --- what only a file system can ---------------------------------------------------------
+
+    def publish(self, staged: str, target: str) -> None:
+        source, goal = self._at(staged), self._at(target)
+        with posix.mapped(source):
+            posix.sync_tree(source)
+        crash.point("publish.synced")
+        try:
+            self.move(staged, target)
+        except ObjectExists:
+            with posix.mapped(goal):
+                posix.sync_folder(os.path.dirname(goal))  # whoever published it may have died before its own sync
+            raise
+        crash.point("publish.done")
+
+    def move(self, path: str, target: str) -> None:
+        source, goal = self._at(path), self._at(target)
+        with posix.mapped(f"{source} → {goal}"):
+            posix.make_folder(os.path.dirname(goal))
+            crash.point("move.begun")
+            posix.rename_new(source, goal)
+            crash.point("move.renamed")
+            posix.sync_folder(os.path.dirname(goal))
+            posix.sync_folder(os.path.dirname(source))
+
+    def append(self, path: str, data: Bytes, *, sync: bool = True) -> None:
+        target = self._at(path)
+        with posix.mapped(target):
+            new = not os.path.exists(target)
+            if new:
+                posix.make_folder(os.path.dirname(target))
+            crash.point("append.begun")
+            posix.write(target, data, os.O_CREAT | os.O_APPEND, sync=sync)
+            crash.point("append.written")
+            if new and sync:
+                posix.sync_folder(os.path.dirname(target))
+
+    def truncate(self, path: str, size: int) -> None:
+        target = self._at(path)
+        with posix.mapped(target), open(target, "r+b", buffering=0) as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        target = self._at(path)
+        with posix.mapped(target):
+            posix.make_folder(os.path.dirname(target))
+            return posix.lock(target)
+
+    def free_bytes(self) -> int:
+        folder = self.uri
+        while not os.path.isdir(folder):
+            folder = os.path.dirname(folder)
+        with posix.mapped(folder):
+            info = os.statvfs(folder)
+        return info.f_bavail * info.f_frsize
+
+    def _at(self, path: str) -> str:
+        if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+            raise StorageError(f"{path!r} is not a path below this root", where=self.uri)
+        return f"{self.uri}/{path}"

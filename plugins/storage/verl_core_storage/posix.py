@@ -1,0 +1,180 @@
+"""The system calls below the local storage, each with its durability and its place for a crash in a test."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat as modes
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from verl_core.errors import ObjectExists, ObjectMissing, StorageDenied, StorageError, StorageFull, StorageReadOnly
+from verl_core.testing import crash
+from verl_core.types import Bytes, ObjectStat
+
+TEMP = ".tmp-"  # prefix of files that a put has not finished; never listed
+_ERRORS: dict[int, tuple[type[StorageError], str]] = {
+    errno.ENOSPC: (StorageFull, "make room on this file system"),
+    errno.EDQUOT: (StorageFull, "make room within the quota"),
+    errno.EROFS: (StorageReadOnly, "mount it for writing"),
+    errno.EACCES: (StorageDenied, "check owner and permissions"),
+    errno.EPERM: (StorageDenied, "check owner and permissions"),
+    errno.ENOENT: (ObjectMissing, ""),
+    errno.ENOTDIR: (ObjectMissing, ""),
+    errno.EEXIST: (ObjectExists, ""),
+    errno.ENOTEMPTY: (ObjectExists, ""),
+}
+
+
+@contextmanager
+def mapped(where: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind, remedy = _ERRORS.get(error.errno or 0, (StorageError, ""))
+        raise kind((error.strerror or str(error)).lower(), where=where, remedy=remedy) from error
+
+
+def write(path: str, data: Bytes | Iterable[Bytes], flags: int, *, sync: bool) -> int:
+    parts = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
+    with open(os.open(path, os.O_WRONLY | flags, 0o666), "wb") as file:
+        size = 0
+        for part in parts:
+            size += file.write(part)
+            crash.point("write.part")
+        file.flush()
+        if sync:
+            os.fdatasync(file.fileno())
+    return size
+
+
+def walk(folder: str, prefix: str) -> Iterator[ObjectStat]:
+    """Files in the order of their paths; what vanishes meanwhile is left out."""
+    try:
+        with os.scandir(folder) as entries:
+            # "a-b" sorts before "a/b": a folder's name counts with its slash
+            found = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name, entry in found:
+        if name.startswith(TEMP):
+            continue
+        path = f"{prefix}/{entry.name}" if prefix else entry.name
+        if name.endswith("/"):
+            yield from walk(entry.path, path)
+            continue
+        with suppress(FileNotFoundError):
+            info = entry.stat()
+            yield ObjectStat(path, info.st_size, info.st_mtime)
+
+
+def remove(path: str) -> None:
+    if not os.path.isdir(path) or os.path.islink(path):
+        os.unlink(path)
+    else:
+        with os.scandir(path) as entries:
+            children = sorted(entry.path for entry in entries)
+        for child in children:
+            remove(child)
+        os.rmdir(path)
+    crash.point("delete.removed")
+
+
+def _sync(path: str, flags: int = 0) -> None:
+    handle = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(path: str) -> None:
+    _sync(path, os.O_DIRECTORY)
+
+
+def sync_tree(path: str) -> None:
+    with os.scandir(path) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir():
+                sync_tree(entry.path)
+            else:
+                _sync(entry.path)
+            crash.point("publish.file")
+    sync_folder(path)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder and its parents, each durable in its own parent."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    make_folder(parent)
+    with suppress(FileExistsError):  # another process was quicker
+        os.mkdir(path)
+    sync_folder(parent)
+
+
+def link_new(source: str, goal: str) -> None:
+    """Give a file a second name that must not exist. A lost answer is decided by looking: done is done."""
+    try:
+        os.link(source, goal)
+    except OSError:
+        if not _is_same(os.stat(source), goal):
+            raise
+
+
+def rename_new(source: str, goal: str) -> None:
+    """Rename a file or folder onto a name that must not exist; lost answers are decided by looking."""
+    before = os.stat(source)
+    if not modes.S_ISDIR(before.st_mode):
+        link_new(source, goal)
+        os.unlink(source)
+        return
+    if os.path.lexists(goal):  # a rename onto an empty folder would succeed
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    try:
+        os.rename(source, goal)
+    except OSError:
+        if not _is_same(before, goal):
+            raise
+
+
+def _is_same(info: os.stat_result, path: str) -> bool:
+    try:
+        return os.path.samestat(info, os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def lock(path: str) -> Callable[[], None] | None:
+    """An exclusive ``flock`` until released or until this process dies; None when it is held."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        os.close(handle)
+        raise
+    _locks.add(handle)
+
+    def release() -> None:
+        if handle in _locks:
+            _locks.remove(handle)
+            os.close(handle)
+
+    return release
+
+
+_locks: set[int] = set()
+
+
+def _forget_locks() -> None:
+    for handle in _locks:
+        os.close(handle)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_forget_locks)  # else a forked child would keep its dead parent's locks

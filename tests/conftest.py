@@ -1,0 +1,44 @@
+"""Settings for all tests: one thread, no network, hypothesis without clocks; GPU tests are skipped where none is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.support.tiny import Tiny
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before any test imports torch
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A busy machine is slow now and then: the time of one example says nothing.
+settings.register_profile("verl-core", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("verl-core")
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if not gpu_items:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """Model, data and configs of a tiny real run."""
+    return Tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of eight steps."""
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    tiny.trainer(run, 8).run()
+    return run
