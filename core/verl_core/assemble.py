@@ -13,7 +13,7 @@ import orjson
 from blake3 import blake3
 
 from .alerts import Alerts
-from .algorithms.flow import RolloutRoles, TrainRoles
+from .algorithms.flow import RolloutRoles, TrainRoles, flow_of
 from .checkpoint.keeper import Keeper
 from .config.options import options_of
 from .config.schema import Config
@@ -175,11 +175,11 @@ def _factory(
         roles = RolloutRoles(engine, inputs.tokenizer, reward, sampling, config.seed)
         train = {p.row: p for p in inputs.train.prompts}
         val = {p.row: p for p in inputs.val.prompts} if inputs.val else {}
-        return RolloutWorker(str(worker), algorithm, roles, store, train, val, config.seed)
+        return RolloutWorker(str(worker), flow_of(algorithm), roles, store, train, val, config.seed)
 
     def train() -> Worker:
         engine = _built(inputs, TRAIN_ENGINE, config.training.name, config.training.options, context)
-        return TrainWorker(str(worker), algorithm, TrainRoles(engine, algorithm), store, inputs.tokenizer.files())
+        return TrainWorker(str(worker), flow_of(algorithm), TrainRoles(engine, algorithm), store, inputs.tokenizer.files())
 
     return rollout if worker.role == "rollout" else train
 

@@ -24,7 +24,7 @@ def content_hash(data: Bytes) -> str:
 
 
 def seal(fields: Mapping[str, object]) -> bytes:
-    """One line of JSON, keys sorted, with a ``hash`` over all the other fields."""
+    """One line of JSON, keys sorted, with a ``hash`` over all the other fields (plain values, no records)."""
     plain = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     return orjson.dumps(
         {**fields, "hash": content_hash(plain)}, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
@@ -57,9 +57,10 @@ def move_aside(storage: FileStorage, folder: str, name: str) -> str:
 
 def sweep_staging(storage: FileStorage, leftover: re.Pattern[str], living_attempt: int) -> list[str]:
     """Delete what attempts other than the living one left in ``.staging/``; the pattern's group is the attempt."""
-    names = {stat.path.split("/")[1] for stat in storage.list(STAGING)}
-    matches = {name: leftover.match(name) for name in sorted(names)}
-    dead = [name for name, match in matches.items() if match and int(match[1]) != living_attempt]
+    names = sorted({stat.path.split("/")[1] for stat in storage.list(STAGING)})
+    dead = [name for name in names if (match := leftover.match(name)) and int(match[1]) != living_attempt]
     for name in dead:
         storage.delete(f"{STAGING}/{name}")
+    if len(dead) == len(names):
+        storage.delete(STAGING)  # with the empty folders of those who died before their first file
     return dead

@@ -30,7 +30,8 @@ def philox(seeds: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]) -> n
         p0, p1 = _M0 * c0, _M1 * c2
         c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ key0, p1 & _LOW, (p0 >> _32) ^ c3 ^ key1, p0 & _LOW
         key0, key1 = (key0 + _W0) & _LOW, (key1 + _W1) & _LOW
-    return (c0 << _32) | c1
+    bits: npt.NDArray[np.uint64] = (c0 << _32) | c1
+    return bits
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], start: int, count: int) -> npt.NDArray[np.float64]:

@@ -83,6 +83,14 @@ def test_tensors_without_dimensions_or_elements_come_back(storage: LocalStorage)
     assert bytes(read(storage, Slice("e", (0, 0), (0, 3))).data) == b""
 
 
+def test_ranks_that_got_nothing_of_a_tensor_are_fine(storage: LocalStorage) -> None:
+    ranks = [[chunk] for chunk in pieces("w", weights(0, (2, 3)), 4)]
+    write_component(storage, "actor", ranks, attempt=0)
+    assert bytes(read(storage, Slice("w", (0, 0), (2, 3))).data) == weights(0, (2, 3)).tobytes()
+    assert bytes(read(storage, Slice("w", (2, 0), (0, 3))).data) == b""
+    assert len(manifest_of(storage)["w"].chunks) == 2
+
+
 @st.composite
 def cut(draw: st.DrawFn) -> tuple[np.ndarray, str, list[list[TensorChunk]], Slice]:
     """A tensor, its pieces dealt out to ranks (some twice, to two ranks), and a slice of it."""

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -144,8 +146,8 @@ def _as_nobody(folder: str, results: multiprocessing.SimpleQueue[list[str]]) -> 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_what_this_user_may_not_read_or_write_is_named() -> None:
-    folder = Path("/tmp") / f"verl-core-paths-{os.getpid()}"
-    folder.mkdir(mode=0o755)
+    folder = Path(tempfile.mkdtemp())  # the test's own folder is closed to others
+    folder.chmod(0o755)
     (folder / "secret.jsonl").touch(mode=0o600)
     (folder / "closed").mkdir(mode=0o755)
     try:
@@ -161,9 +163,7 @@ def test_what_this_user_may_not_read_or_write_is_named() -> None:
             f"{folder}/closed cannot be written",
         ]
     finally:
-        (folder / "secret.jsonl").unlink()
-        (folder / "closed").rmdir()
-        folder.rmdir()
+        shutil.rmtree(folder)
 
 
 def test_places_to_write_need_a_folder_and_nothing_is_made(tmp_path: Path) -> None:

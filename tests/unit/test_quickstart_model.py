@@ -131,7 +131,11 @@ def test_a_kill_leaves_only_a_draft_which_the_next_call_sweeps(tmp_path: Path) -
     child.stdout.close()
     assert not target.exists()
     assert [path.name for path in tmp_path.iterdir()] == [f".model.{child.pid}.draft"]
-    make_folder(target, ["a"], lambda draft: (draft / "a").write_text("whole") and None)
+
+    def fill(draft: Path) -> None:
+        (draft / "a").write_text("whole")
+
+    make_folder(target, ["a"], fill)
     assert contents(target) == {"a": b"whole"}
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

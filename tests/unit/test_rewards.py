@@ -63,9 +63,7 @@ def test_gsm8k_finds_the_marked_number(answer: str, response: str) -> None:
     assert gsm8k.build(Gsm8kConfig(), CONTEXT).score([prompt(answer)], [response]) == [1.0]
 
 
-@pytest.mark.parametrize(
-    "response", ["", "18", "the answer is 18", "#### 180", "#### -18", "#### eighteen", "#### 1 8"]
-)
+@pytest.mark.parametrize("response", ["", "18", "the answer is 18", "#### 180", "#### -18", "####", "#### 1 8"])
 def test_gsm8k_scores_zero_without_the_marked_number(response: str) -> None:
     assert gsm8k.build(Gsm8kConfig(), CONTEXT).score([prompt("18")], [response]) == [0.0]
 

@@ -57,7 +57,7 @@ def test_every_element_of_any_slice_is_planned_exactly_once(data: st.DataObject,
 
 @given(st.data(), shapes, st.sampled_from([np.uint8, np.float16, np.float32, np.int64]))
 def test_any_partition_gives_any_slice_bit_for_bit(data: st.DataObject, shape: tuple[int, ...], dtype: type) -> None:
-    whole = np.arange(1, prod(shape) + 1).astype(dtype).reshape(shape)
+    whole: np.ndarray = np.arange(1, prod(shape) + 1).astype(dtype).reshape(shape)
     stored, wanted = data.draw(partitions(shape)), data.draw(boxes(shape))
 
     def fetch(number: int, start: int, end: int) -> bytes:

@@ -14,7 +14,8 @@ import pytest
 from verl_core.committed import content_hash
 from verl_core.errors import DamagedBatch, PluginError, RunMismatch
 from verl_core.rollout.writer import AtomicConfig, AtomicWriter, build_atomic
-from verl_core.types import BatchRef, BatchSpec, BuildContext
+from verl_core.types import BatchRef, BatchSpec, BuildContext, RunIdentity
+from verl_core_storage.local import LocalStorage
 
 from tests.support.made import samples, spec, writer
 
@@ -65,22 +66,27 @@ def test_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
         writer(tmp_path).stage(spec(rows=(4, 3)), samples(spec()), worker="rollout-0", seed=7)
 
 
+class Watched(LocalStorage):
+    """Remembers what was published."""
+
+    seen = ""
+
+    def publish(self, staged: str, target: str) -> None:
+        self.seen = staged
+        super().publish(staged, target)
+
+
 def test_the_staged_folder_is_named_after_its_time_attempt_and_batch(tmp_path: Path) -> None:
-    at = writer(tmp_path, attempt=5)
-    staged = at.stage(spec(3, epoch=1), samples(spec()), worker="rollout-0", seed=7)
-    (tmp_path / "epoch_1/batch_3").mkdir(parents=True)
-    os.chmod(tmp_path / "epoch_1", 0o755)
-    seen: list[str] = []
-    publish = at._storage.publish
+    storage = Watched(str(tmp_path))
+    commit(AtomicWriter(storage, RunIdentity("run", 0, 5), clock=lambda: 1.8e9), spec(3, epoch=1))
+    assert re.fullmatch(r"\.staging/rollout_20270115_080000_5_e1_b3_[0-9a-f]{8}", storage.seen)
 
-    def watched(source: str, target: str) -> None:
-        seen.append(source)
-        publish(source, target)
 
-    at._storage.publish = watched  # type: ignore[method-assign]
+def test_a_name_that_is_taken_by_something_else_is_never_committed_over(tmp_path: Path) -> None:
+    (tmp_path / "epoch_0/batch_0").mkdir(parents=True)
     with pytest.raises(DamagedBatch, match="never committed"):
-        at.commit(staged)
-    assert re.fullmatch(r"\.staging/rollout_20270115_080000_5_e1_b3_[0-9a-f]{8}", seen[0])
+        commit(writer(tmp_path), spec())
+    assert files(tmp_path) == []
 
 
 # --- a second commit of the same batch -----------------------------------------------------------
@@ -250,8 +256,8 @@ def test_sweep_removes_leftovers_of_dead_attempts_and_nothing_else(tmp_path: Pat
 
 
 def test_it_is_built_from_the_context_and_refuses_a_store_that_cannot_rename(tmp_path: Path) -> None:
-    storage = writer(tmp_path)._storage
-    at = build_atomic(AtomicConfig(), BuildContext(run_id="run", branch=2, attempt=3), storage)
+    context = BuildContext(run_id="run", branch=2, attempt=3)
+    at = build_atomic(AtomicConfig(), context, LocalStorage(str(tmp_path)))
     ref = commit(at, spec())
     assert (ref.branch, ref.attempt) == (2, 3)
 

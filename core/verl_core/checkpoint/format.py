@@ -132,6 +132,8 @@ def _deduplicated(ranks: Sequence[Sequence[TensorChunk]]) -> list[list[TensorChu
     for rank, chunks in enumerate(ranks):
         own.append([])
         for chunk in chunks:
+            if prod(chunk.global_shape) and not prod(chunk.shape):
+                continue  # a rank that got no rows of this tensor
             place = (chunk.name, chunk.offset, chunk.shape)
             if place not in first:
                 first[place] = (rank, chunk)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from blake3 import blake3
 
@@ -54,7 +54,7 @@ def encode_summary(
         "step": state.step,
         "timestamp": timestamp,
         "rng_state_hash": files[RNG].hash if RNG in files else None,
-        "files": files,
+        "files": {path: asdict(entry) for path, entry in files.items()},
         **{"model_hash" if name == "actor" else f"{name}_hash": digest for name, digest in digests.items()},
     }
     if clash := {*own, "hash"} & state.facts.keys():

@@ -64,13 +64,11 @@ def _blocks(config: Config, registry: Registry) -> Iterator[_Block]:
         named = ((kind, name or next(reversed(registry.names(kind)), "")) for kind, name in choices)
         return _Block(name, f"{name}.options", options, tuple(named))
 
-    c, reward = config, config.model.reward
+    c, reward, training = config, config.model.reward, config.training
     yield block("algorithm", c.algorithm.options, (ALGORITHM, c.algorithm.name))
     yield block("model.reward", reward.options, (REWARD, reward.name))
     yield block("rollout", c.rollout.options, (ROLLOUT_ENGINE, c.rollout.name), (WRITER, c.rollout.writer))
-    yield block(
-        "training", c.training.options, (TRAIN_ENGINE, c.training.name), (CHECKPOINTER, c.training.checkpointer)
-    )
+    yield block("training", training.options, (TRAIN_ENGINE, training.name), (CHECKPOINTER, training.checkpointer))
     yield block("distributed", c.distributed.options, (CLUSTER, c.distributed.cluster))
     yield block("storage", c.storage.options, *((STORAGE, name) for name in registry.names(STORAGE)))
     for sink, options in c.monitoring.options.items():

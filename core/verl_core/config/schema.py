@@ -1,7 +1,7 @@
 """The configuration as frozen-shape dataclasses: one place for names, types and defaults.
 
 A block that chooses a provider has a ``name``; the keys that it has beyond those listed here belong to that plugin and
-are checked against the plugin's own record (see ``load.split_options``). Units stand in the names, or beside them.
+are checked against the plugin's own record (see ``options``). Units stand in the names, or beside them.
 """
 
 from __future__ import annotations

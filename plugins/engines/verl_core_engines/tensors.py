@@ -1,0 +1,71 @@
+"""Tensors as raw bytes for checkpoints, and their fingerprints."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from verl_core.errors import RunMismatch
+from verl_core.types import Slice, TensorChunk, TensorSums
+
+_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.bool: "BOOL"}
+_MODULUS = 1 << 64
+_CPU_CHUNK, _GPU_CHUNK = 1 << 15, 1 << 24  # elements: the CPU's fits into its cache
+
+
+def whole(name: str, tensor: torch.Tensor) -> Slice:
+    """The piece that is all of a tensor."""
+    return Slice(name, (0,) * tensor.dim(), tuple(tensor.shape))
+
+
+def copy_out(name: str, tensor: torch.Tensor) -> TensorChunk:
+    """A copy of the whole tensor as bytes."""
+    copied = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+    data = copied.reshape(-1).view(torch.uint8).numpy().data
+    shape = tuple(tensor.shape)
+    return TensorChunk(name, _NAMES[tensor.dtype], shape, (0,) * len(shape), shape, data)
+
+
+def copy_in(tensor: torch.Tensor, chunk: TensorChunk) -> None:
+    """Overwrite a tensor bit for bit. Raises RunMismatch when the chunk is of another type or shape."""
+    wanted, found = (_NAMES[tensor.dtype], tuple(tensor.shape)), (chunk.dtype, chunk.shape)
+    if wanted != found:
+        raise RunMismatch(f"{chunk.name} is {found} in the checkpoint, {wanted} in the model", where="checkpoint")
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype)
+    np.copyto(staged.reshape(-1).view(torch.uint8).numpy(), np.frombuffer(chunk.data, np.uint8))
+    with torch.no_grad():
+        tensor.copy_(staged)
+
+
+def tensor_sums(name: str, tensor: torch.Tensor, first: int = 0) -> TensorSums:
+    """See ``types.TensorSums``. ``first``: position of the first element when this is a shard along dimension 0."""
+    flat = tensor.detach().reshape(-1)
+    bits = flat.view({2: torch.int16, 4: torch.int32}[flat.element_size()])
+    add_up = _sums_numpy if bits.device.type == "cpu" else _sums_torch
+    plain, weighted = add_up(bits, first)
+    return TensorSums(name, plain % _MODULUS, weighted % _MODULUS)
+
+
+def _sums_numpy(bits: torch.Tensor, first: int) -> tuple[int, int]:
+    unsigned = bits.numpy().view({2: np.uint16, 4: np.uint32}[bits.element_size()])
+    positions = np.arange(1, min(_CPU_CHUNK, len(unsigned)) + 1, dtype=np.uint64)
+    plain = weighted = 0
+    for begin in range(0, len(unsigned), _CPU_CHUNK):
+        values = unsigned[begin : begin + _CPU_CHUNK].astype(np.uint64)
+        total = int(values.sum())
+        plain += total
+        weighted += int((values * positions[: len(values)]).sum()) + (first + begin) * total
+    return plain, weighted
+
+
+def _sums_torch(bits: torch.Tensor, first: int) -> tuple[int, int]:
+    """The same on the tensor's device: 64-bit integers wrap there as well."""
+    mask = (1 << 8 * bits.element_size()) - 1
+    positions = torch.arange(1, min(_GPU_CHUNK, len(bits)) + 1, device=bits.device)
+    plain = torch.zeros((), dtype=torch.int64, device=bits.device)
+    weighted = plain.clone()
+    for begin in range(0, len(bits), _GPU_CHUNK):
+        values = bits[begin : begin + _GPU_CHUNK].long() & mask
+        total = values.sum()
+        plain += total
+        weighted += (values * positions[: len(values)]).sum() + (first + begin) * total
+    return int(plain), int(weighted)

@@ -1,0 +1,44 @@
+"""Random models of several architectures, small enough for any test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from verl_core.types import BuildContext, Optim
+
+VOCABULARY, PAD, EOS = 40, 0, 2
+PACKABLE = ("gemma", "gpt2", "llama", "qwen2", "qwen3")  # see verl_core_engines.models.TAKES_4D_MASK
+
+_COMMON = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": EOS}
+_SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+}
+
+
+def random_model(folder: Path, kind: str = "qwen3", **changes: Any) -> str:
+    """Write a model with large random weights, so that distributions are far from flat; returns its path."""
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128} if kind == "gpt2" else _SIZES
+    config = transformers.AutoConfig.for_model(kind, **{**_COMMON, **sizes, **changes})
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0.0, 0.2)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def context_of(model_path: str, **changes: Any) -> BuildContext:
+    base = BuildContext(model_path=model_path, seed=5, pad_id=PAD, eos_ids=(EOS,), optim=Optim(lr=1e-2), total_steps=10)
+    return replace(base, **changes)
