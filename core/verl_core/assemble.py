@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
 from typing import TypeVar
@@ -16,13 +16,12 @@ from .alerts import Alerts
 from .algorithms.flow import RolloutRoles, TrainRoles, flow_of
 from .checkpoint.keeper import Keeper
 from .config.options import options_of
-from .config.schema import Config
 from .errors import RunMismatch
 from .fleet import Fleet
 from .inputs import Inputs, file_storage, log_place, record_inputs, storage_at
 from .loop import Controller
 from .parts import Condemn, Found, Parts
-from .protocols import RolloutWriter, Storage, Worker
+from .protocols import Checkpointer, Cluster, RolloutWriter, Storage, Worker
 from .recovery.supervisor import decide
 from .registry import (
     ALERT_SINK,
@@ -36,7 +35,6 @@ from .registry import (
     TRAIN_ENGINE,
     WRITER,
     Kind,
-    Registry,
 )
 from .rollout.handover import HandOver
 from .state import events as ev
@@ -47,7 +45,7 @@ from .state.journal import Journal
 from .state.machine import Plan, State
 from .state.runtime import runtime_state
 from .state.schedule import Schedule
-from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Sampling, WorkerId
+from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, Sampling, WorkerId
 from .workers import RolloutWorker, TrainWorker
 from .writes import WriteQueue
 
@@ -70,68 +68,80 @@ def assemble(inputs: Inputs) -> Controller:
 
 
 def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) -> Controller:
-    config, registry = inputs.config, inputs.plugins.registry
+    config, observers = inputs.config, inputs.plugins.observers
     tolerance = config.training.fault_tolerance
     text = record_inputs(inputs, run)
-    claimed = inputs.context(run.claim.run_id, run.attempt)
-    rollouts = _child(inputs, run, config.storage.rollout_storage_uri, ROLLOUTS)
-    writer = registry.build(WRITER, config.rollout.writer, {}, claimed, rollouts)
-    checkpoints = _child(inputs, run, config.storage.checkpoint_uri, CHECKPOINTS)
-    checkpointer = registry.build(CHECKPOINTER, config.training.checkpointer, {}, claimed, checkpoints)
-    limits = tolerance.severity_thresholds
-    alerts = Alerts(
-        [registry.build(ALERT_SINK, n, _sink(config, n), claimed) for n in _sinks(config, registry.names(ALERT_SINK))],
-        inputs.plugins.observers,
-    )
-    writes = WriteQueue(patience_s=limits.rollout_storage_down_sec, on_wait=lambda error: alerts.storage(error))
-    identity = (run.claim.run_id, run.history.branch, run.attempt, run.claim.nonce)
-    cluster = _built(inputs, CLUSTER, config.distributed.cluster, config.distributed.options, claimed)
-    journal = Journal(
-        run.log_storage, run.log_path, run.log, writes, identity=identity, wall=cluster.wall, sync=tolerance.enabled
-    )
+    context = inputs.context(run.claim.run_id, run.history.branch, run.attempt)
+    writer, checkpointer = _stores(inputs, run, context)
+    alerts = Alerts(_sinks(inputs, ALERT_SINK, context), observers)
+    writes = WriteQueue(patience_s=tolerance.severity_thresholds.rollout_storage_down_sec, on_wait=alerts.storage)
+    cluster = _built(inputs, CLUSTER, config.distributed.cluster, config.distributed.options, context)
     store = HandOver(writer, writes, durable=tolerance.enabled)
     keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints)
-    policies = [registry.build(RECOVERY, n, {}, claimed) for n in tolerance.recovery or registry.names(RECOVERY)]
-    metrics = [registry.build(METRIC_SINK, n, {}, claimed) for n in registry.names(METRIC_SINK)]
-
+    workers = partial(_factory, inputs, context, store)
+    config_hash = blake3(text.encode()).hexdigest(16)
     return Controller(
         Parts(
             run_uri=run.storage.uri,
             plan=_plan(inputs, schedule),
-            opened=ev.Opened(
-                os.getpid(),
-                socket.gethostname(),
-                version,
-                blake3(text.encode()).hexdigest(16),
-                inputs.train.fingerprint,
-            ),
+            opened=ev.Opened(os.getpid(), socket.gethostname(), version, config_hash, inputs.train.fingerprint),
             branch=run.history.branch,
             attempt=run.attempt,
             exact=config.training.deterministic,
             durable=tolerance.enabled,
             cluster=cluster,
-            fleet=Fleet(
-                cluster,
-                partial(_factory, inputs, claimed, store, registry),
-                config.distributed.rollout_workers,
-                config.distributed.train_ranks,
-            ),
+            fleet=Fleet(cluster, workers, config.distributed.rollout_workers, config.distributed.train_ranks),
             store=store,
             keeper=keeper,
-            journal=journal,
+            journal=_journal(run, writes, cluster, sync=tolerance.enabled),
             writes=writes,
             history=run.history,
             committed=committed_batches(writer, run.history, schedule),
+            sweep=lambda: [*writer.sweep(), *checkpointer.sweep()],
             start=partial(start_from, inputs.start.resume, keeper, run.history, run.storage.uri),
             save_files=partial(_save_files, text, schedule),
-            decide=lambda fault, history: decide(fault, history, tolerance, policies, cluster.wall()),
+            decide=_decider(inputs, context, cluster),
             eval_spec=lambda step: BatchSpec(BatchKey(-1, step), step, _val_rows(inputs)),
-            observers=inputs.plugins.observers,
+            observers=observers,
             alerts=alerts,
-            metrics=metrics,
+            metrics=_sinks(inputs, METRIC_SINK, context),
             release=run.claim.release,
         )
     )
+
+
+def _stores(inputs: Inputs, run: OpenRun, context: BuildContext) -> tuple[RolloutWriter, Checkpointer]:
+    """Writer and checkpointer on their prefixes, each claimed by this run."""
+    config, registry = inputs.config, inputs.plugins.registry
+    rollouts = _child(inputs, run, config.storage.rollout_storage_uri, ROLLOUTS)
+    checkpoints = _child(inputs, run, config.storage.checkpoint_uri, CHECKPOINTS)
+    name = config.rollout.writer
+    writer = registry.build(WRITER, name, options_of(registry, WRITER, name, config.rollout.options), context, rollouts)
+    name = config.training.checkpointer
+    options = options_of(registry, CHECKPOINTER, name, config.training.options)
+    return writer, registry.build(CHECKPOINTER, name, options, context, checkpoints)
+
+
+def _journal(run: OpenRun, writes: WriteQueue, cluster: Cluster, *, sync: bool) -> Journal:
+    identity = (run.claim.run_id, run.history.branch, run.attempt, run.claim.nonce)
+    return Journal(run.log_storage, run.log_path, run.log, writes, identity=identity, wall=cluster.wall, sync=sync)
+
+
+def _decider(inputs: Inputs, context: BuildContext, cluster: Cluster) -> Callable[[Fault, History], Decision]:
+    registry, tolerance = inputs.plugins.registry, inputs.config.training.fault_tolerance
+    names = tolerance.recovery or registry.names(RECOVERY)
+    policies = [registry.build(RECOVERY, name, {}, context) for name in names]
+    return lambda fault, history: decide(fault, history, tolerance, policies, cluster.wall())
+
+
+def _sinks(inputs: Inputs, kind: Kind[[], T], context: BuildContext) -> list[T]:
+    """The sinks that the config names, or all loaded ones."""
+    monitoring, registry = inputs.config.monitoring, inputs.plugins.registry
+    offered = registry.names(kind)
+    names = [name for name in monitoring.sinks or offered if name in offered]
+    return [
+        registry.build(kind, n, options_of(registry, kind, n, monitoring.options.get(n, {})), context) for n in names
+    ]
 
 
 def _built(
@@ -160,11 +170,9 @@ def _plan(inputs: Inputs, schedule: Schedule) -> Plan:
     )
 
 
-def _factory(
-    inputs: Inputs, context: BuildContext, store: HandOver, registry: Registry, worker: WorkerId
-) -> Callable[[], Worker]:
+def _factory(inputs: Inputs, context: BuildContext, store: HandOver, worker: WorkerId) -> Callable[[], Worker]:
     """Builds the worker where the cluster wants it: engines are loaded there, not here."""
-    config = inputs.config
+    config, registry = inputs.config, inputs.plugins.registry
     algorithm = registry.build(ALGORITHM, config.algorithm.name, config.algorithm.options, context)
 
     def rollout() -> Worker:
@@ -179,7 +187,9 @@ def _factory(
 
     def train() -> Worker:
         engine = _built(inputs, TRAIN_ENGINE, config.training.name, config.training.options, context)
-        return TrainWorker(str(worker), flow_of(algorithm), TrainRoles(engine, algorithm), store, inputs.tokenizer.files())
+        return TrainWorker(
+            str(worker), flow_of(algorithm), TrainRoles(engine, algorithm), store, inputs.tokenizer.files()
+        )
 
     return rollout if worker.role == "rollout" else train
 
@@ -187,9 +197,7 @@ def _factory(
 def committed_batches(writer: RolloutWriter, history: History, schedule: Schedule) -> dict[BatchKey, BatchRef]:
     """All committed batches: what the state log knows stands for itself, the rest must be what the schedule wants."""
     found = history.committed
-    for ref in writer.scan():
-        if ref.key in found:
-            continue
+    for ref in writer.scan(known=found.keys()):
         spec = schedule.spec(ref.key)
         if (ref.policy_version, ref.prompt_rows) != (spec.policy_version, spec.rows):
             raise RunMismatch(
@@ -222,11 +230,3 @@ def _child(inputs: Inputs, run: OpenRun, uri: str | None, name: str) -> Storage:
 
 def _val_rows(inputs: Inputs) -> tuple[int, ...]:
     return tuple(p.row for p in inputs.val.prompts) if inputs.val else ()
-
-
-def _sinks(config: Config, loaded: Sequence[str]) -> Sequence[str]:
-    return config.monitoring.sinks or loaded
-
-
-def _sink(config: Config, name: str) -> dict[str, object]:
-    return dict(config.monitoring.options.get(name, {}))

@@ -11,7 +11,6 @@ from tempfile import NamedTemporaryFile
 import orjson
 
 from .config.load import LoadedConfig, read_config
-from .config.resume import changed_keys
 from .config.schema import Config
 from .data.fingerprint import Fingerprint, difference
 from .data.prompts import PromptSet, load_prompts
@@ -92,7 +91,7 @@ class Inputs:
             return None
         return read_history(storage, *log_place(self.plugins, self.config, storage))
 
-    def context(self, run_id: str = "", attempt: int = 0, uri: str = "") -> BuildContext:
+    def context(self, run_id: str, branch: int, attempt: int) -> BuildContext:
         c, optim = self.config, self.config.training.optim
         fields = Optim(
             optim.lr, (optim.betas[0], optim.betas[1]), optim.eps, optim.weight_decay, optim.grad_clip, optim.schedule,
@@ -100,15 +99,15 @@ class Inputs:
         )  # fmt: skip
         return BuildContext(
             run_id=run_id,
+            branch=branch,
             attempt=attempt,
             seed=c.seed,
-            uri=uri,
             model_path=c.model.actor.path,
             dtype=c.model.actor.dtype,
             device=c.training.device,
             threads=c.training.threads,
-            pad_id=self.tokenizer.pad_id if uri == "" else 0,
-            eos_ids=self.tokenizer.eos_ids if uri == "" else (),
+            pad_id=self.tokenizer.pad_id,
+            eos_ids=self.tokenizer.eos_ids,
             optim=fields,
             micro_batch_size=c.training.micro_batch_size,
             total_steps=c.total_steps,
@@ -148,8 +147,8 @@ def record_inputs(inputs: Inputs, run: OpenRun) -> str:
     """Hold config and data against those that the run began with, then write them down. Returns the config's text."""
     text = inputs.loaded.config_text()
     if run.storage.stat(CONFIG) is not None:
-        began = saved_config(run.storage.get(CONFIG))
-        _refuse(changed_keys(began, inputs.config), "the config changed", run, inputs.start.force_resume)
+        changed = inputs.loaded.changed_since(run.storage.get(CONFIG).decode())
+        _refuse(changed, "the config changed", run, inputs.start.force_resume)
     fingerprint = inputs.train.source
     if run.storage.stat(FINGERPRINT) is not None:
         old = Fingerprint.from_json(run.storage.get(FINGERPRINT))

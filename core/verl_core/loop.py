@@ -13,14 +13,24 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from .checkpoint.keeper import SaveState
 from .errors import DamagedError, InputError, SafeModeError
 from .fleet import Call
 from .parts import Parts
 from .recovery.supervisor import fault_of
 from .state import events as ev
 from .state.machine import Machine, State, advance
-from .types import Alert, BatchKey, BatchRef, CheckpointRef, Fault, PlatformKey, Reply, RunFinished, StepResult
+from .types import (
+    Alert,
+    BatchKey,
+    BatchRef,
+    CheckpointRef,
+    CheckpointState,
+    Fault,
+    PlatformKey,
+    Reply,
+    RunFinished,
+    StepResult,
+)
 from .workers import Loaded, RankState, StepCall, Weights
 
 
@@ -116,6 +126,10 @@ class Controller:
 
     def _prepare(self) -> list[ev.Event]:
         """Resume is not a mode: load the newest good state, or none; the schedule says what comes after it."""
+        self.parts.writes.barrier()  # the attempt is on record before it changes anything
+        swept = self.parts.sweep()
+        if swept:
+            self.note("swept", {"names": swept})
         found = self.parts.start(self._condemn)
         step = found[0].step if found else 0
         self.parts.fleet.start()
@@ -156,7 +170,7 @@ class Controller:
         files = {**self.parts.save_files(self.history, step), **ranks[0].files}
         tensors = {name: [rank.tensors[name] for rank in ranks] for name in ranks[0].tensors}
         facts = {"policy_digest": ranks[0].policy_digest}
-        self.parts.keeper.save(SaveState(step, self.parts.branch, self.parts.attempt, tensors, files, facts))
+        self.parts.keeper.save(CheckpointState(step, self.parts.branch, self.parts.attempt, tensors, files, facts))
 
     def _observe(self, event: ev.Event) -> None:
         """Bookkeeping and observers, once an event."""
@@ -185,7 +199,7 @@ class Controller:
         for ref in self.parts.keeper.news():
             self.note("checkpoint_committed", {"ref": ref})
             self.parts.observers.checkpoint_committed(ref)
-            expired = self.parts.keeper.expired()
+            expired = self.parts.keeper.expired(good=ref.step)
             if expired:
                 self.note("checkpoints_deleted", {"steps": [old.step for old in expired]})
                 self.parts.keeper.delete(expired)

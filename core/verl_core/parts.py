@@ -41,6 +41,7 @@ class Parts:
     writes: WriteQueue
     history: History
     committed: dict[BatchKey, BatchRef]  # found on storage at the start, checked against the schedule
+    sweep: Callable[[], list[str]]  # remove what dead attempts left half-made
     start: Callable[[Condemn], Found | None]  # which checkpoint to load
     save_files: Callable[[History, int], dict[str, bytes]]
     decide: Callable[[Fault, History], Decision]

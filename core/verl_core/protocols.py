@@ -5,7 +5,7 @@ The loop holds plain objects of these protocols; hooks are used at the door only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from .types import (
     Alert,
+    BatchKey,
     BatchRef,
     BatchSpec,
     Bytes,
     Capabilities,
     CheckpointRef,
+    CheckpointState,
     Completion,
     Decision,
     Fault,
@@ -223,8 +225,12 @@ class RolloutWriter(Protocol):
         """Read a committed batch and hold it against the ref's hash. Raises ``DamagedBatch``."""
         ...
 
-    def scan(self) -> Iterator[BatchRef]:
-        """Every batch that has its ``SUCCESS``, from storage."""
+    def scan(self, known: Collection[BatchKey] = ()) -> Iterator[BatchRef]:
+        """Every batch that has its ``SUCCESS``, from storage, in the order of their keys; not those that are known."""
+        ...
+
+    def sweep(self) -> Sequence[str]:
+        """Remove what dead attempts left half-made; for the one controller, at its start."""
         ...
 
 
@@ -246,19 +252,16 @@ class Checkpointer(Protocol):
         ...
 
     def delete(self, ref: CheckpointRef) -> None:
-        """Remove, ``SUCCESS`` first."""
+        """Remove, so that no half of it is ever listed. Repeating it is harmless."""
         ...
 
+    def condemn(self, ref: CheckpointRef) -> str:
+        """Move a damaged checkpoint aside; its name is free then. Returns where it is."""
+        ...
 
-class CheckpointState(Protocol):
-    """What a save is given: everything copied, so that training goes on meanwhile."""
-
-    step: int
-    branch: int
-    attempt: int
-    tensors: Mapping[str, Sequence[Sequence[TensorChunk]]]  # component → rank → pieces
-    files: Mapping[str, bytes]  # path below the step's folder → content
-    facts: Mapping[str, object]  # for checkpoint_summary.json
+    def sweep(self) -> Sequence[str]:
+        """Remove what dead attempts left half-made; for the one controller, at its start."""
+        ...
 
 
 class CheckpointReader(Protocol):

@@ -216,6 +216,18 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What a save is given: everything copied, so that training goes on meanwhile."""
+
+    step: int
+    branch: int
+    attempt: int
+    tensors: Mapping[str, Sequence[Sequence[TensorChunk]]]  # component → rank → pieces
+    files: Mapping[str, bytes]  # path below the step's folder → content
+    facts: Mapping[str, object]  # for checkpoint_summary.json
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRef:
     """A committed checkpoint as the journal knows it."""
 

@@ -56,7 +56,7 @@ def test_the_loss_stops_rewarding_beyond_the_clip_ratio(advantage: float, bound:
     ratio = torch.tensor([[0.5, 0.9, 1.0, 1.1, 2.0]])
     logp = ratio.log().requires_grad_()
     value, found = loss(logp, torch.zeros_like(ratio), torch.tensor([advantage]), torch.ones_like(ratio))
-    value.sum().backward()
+    torch.autograd.backward(value.sum())
     expected = [-min(r * advantage, min(max(r, 0.8), 1.3) * advantage) for r in ratio[0].tolist()]
     assert value[0].tolist() == pytest.approx(expected)
     beyond = [r > bound if advantage > 0 else r < bound for r in ratio[0].tolist()]
@@ -68,7 +68,7 @@ def test_the_loss_stops_rewarding_beyond_the_clip_ratio(advantage: float, bound:
 def test_at_ratio_one_the_gradient_is_minus_the_advantage() -> None:
     logp = torch.tensor([[-1.0, -2.0]], requires_grad=True)
     value, _ = Grpo(GrpoConfig()).loss(logp, logp.detach(), torch.tensor([0.7]), torch.ones(1, 2))
-    value.sum().backward()
+    torch.autograd.backward(value.sum())
     assert logp.grad is not None
     assert logp.grad[0].tolist() == pytest.approx([-0.7, -0.7])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.support.models import EOS, PACKABLE, VOCABULARY, context_of, random_m
 LONG = Sampling(n=2, max_new_tokens=12)
 
 
-def loaded(path: str, **changes: object) -> HfEngine:
+def loaded(path: str, **changes: Any) -> HfEngine:
     engine = build(HfConfig(), context_of(path, **changes))
     engine.load_weights(3, weights(engine))
     return engine
@@ -38,6 +39,10 @@ def requests(lengths: tuple[int, ...] = (3, 9, 5, 9), n: int = 2) -> list[Genera
 
 def ids(found: list[list[Completion]]) -> list[list[list[int]]]:
     return [[c.ids.tolist() for c in group] for group in found]
+
+
+def flat(found: list[list[Completion]]) -> list[Completion]:
+    return [c for group in found for c in group]
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +85,13 @@ def test_a_sample_depends_on_its_seed_and_not_on_the_batch_around_it(qwen3: str)
 
 def test_the_same_call_gives_the_same_bits_in_another_engine(qwen3: str) -> None:
     first, second = (loaded(qwen3).generate(requests(), LONG) for _ in range(2))
-    for a, b in zip(sum(first, []), sum(second, []), strict=True):
+    for a, b in zip(flat(first), flat(second), strict=True):
         assert (a.ids.tobytes(), a.logprobs.tobytes()) == (b.ids.tobytes(), b.logprobs.tobytes())
 
 
 def test_a_sample_ends_with_its_first_end_of_sequence_token(qwen3: str) -> None:
     ends = (EOS, *range(20, 25))  # often enough that rows end one by one, and the batch shrinks
-    found = sum(loaded(qwen3, eos_ids=ends).generate(requests(n=8), Sampling(n=8, max_new_tokens=12)), [])
+    found = flat(loaded(qwen3, eos_ids=ends).generate(requests(n=8), Sampling(n=8, max_new_tokens=12)))
     assert {c.finish for c in found} == {"stop", "length"}
     assert len({len(c.ids) for c in found}) > 3
     for c in found:
@@ -94,7 +99,7 @@ def test_a_sample_ends_with_its_first_end_of_sequence_token(qwen3: str) -> None:
         assert np.isin(c.ids[:-1], ends).sum() == 0
         assert (c.finish == "stop") == (c.ids[-1] in ends)
         assert c.finish == "stop" or len(c.ids) == 12
-    without = sum(loaded(qwen3, eos_ids=()).generate(requests(n=8), Sampling(n=8, max_new_tokens=12)), [])
+    without = flat(loaded(qwen3, eos_ids=()).generate(requests(n=8), Sampling(n=8, max_new_tokens=12)))
     assert all(c.ids.tolist() == w.ids[: len(c.ids)].tolist() for c, w in zip(found, without, strict=True))
 
 

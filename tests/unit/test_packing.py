@@ -98,13 +98,12 @@ def test_the_logits_of_a_token_come_from_the_token_before_it_which_sees_its_own_
 
 
 @given(batches)
-def test_padding_looks_at_itself_only_and_nothing_else_looks_at_it(batch: TrainBatch) -> None:
+def test_only_padding_itself_looks_at_padding(batch: TrainBatch) -> None:
     layout = lay_out(batch, list(packs_of(batch, 0, 1000)), PAD, CPU)
-    mask = layout.mask_4d(torch.float32)[:, 0] == 0
-    mask = mask.expand(len(layout.ids), -1, -1)
+    mask = (layout.mask_4d(torch.float32)[:, 0] == 0).expand(len(layout.ids), -1, -1)
     for row, column in (layout.segments == -1).nonzero().tolist():
-        assert mask[row, column].nonzero()[:, 0].tolist() == [column]
         assert mask[row, :, column].nonzero()[:, 0].tolist() == [column]
+    assert mask.any(-1).all()  # a token that looked at nothing would be NaN
 
 
 def test_rows_of_one_shape_share_one_mask() -> None:

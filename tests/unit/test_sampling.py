@@ -67,7 +67,9 @@ def test_frequencies_follow_the_filtered_distribution(sampling: Sampling) -> Non
 def test_log_probabilities_are_those_before_the_filters_at_the_temperature() -> None:
     logits = torch.tensor([[0.0, 2.0, -1.0, 1.0]])
     for temperature, scale in ((1.0, 1.0), (0.5, 0.5), (0.0, 1.0)):
-        tokens, logprobs = draw(logits, torch.tensor([0.3], dtype=torch.float64), Sampling(temperature=temperature, top_k=2))
+        tokens, logprobs = draw(
+            logits, torch.tensor([0.3], dtype=torch.float64), Sampling(temperature=temperature, top_k=2)
+        )
         expected = (logits / scale).log_softmax(-1)[0, tokens[0]]
         assert logprobs[0].item() == pytest.approx(expected.item(), abs=1e-6)
 

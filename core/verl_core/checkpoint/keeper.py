@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ..errors import DamagedCheckpoint, InputError, RunMismatch
 from ..protocols import Checkpointer, CheckpointReader
-from ..types import CheckpointRef, TensorChunk
+from ..types import CheckpointRef, CheckpointState
 from ..writes import WriteQueue
 from .retention import to_delete
-
-
-@dataclass(frozen=True, slots=True)
-class SaveState:
-    """See ``protocols.CheckpointState``."""
-
-    step: int
-    branch: int
-    attempt: int
-    tensors: Mapping[str, Sequence[Sequence[TensorChunk]]]
-    files: Mapping[str, bytes]
-    facts: Mapping[str, object]
 
 
 class Keeper:
@@ -36,7 +23,8 @@ class Keeper:
     def newest_good(
         self, known: Mapping[int, CheckpointRef], condemn: Callable[[CheckpointRef, str], None]
     ) -> tuple[CheckpointRef, CheckpointReader] | None:
-        """The newest committed checkpoint whose every hash is right. Damaged ones are handed to ``condemn``."""
+        """The newest committed checkpoint whose every hash is right. Damaged ones are handed to
+        ``condemn``, then moved aside."""
         for ref in self._checkpointer.list():
             try:
                 if ref.step in known and known[ref.step].summary_hash != ref.summary_hash:
@@ -44,6 +32,8 @@ class Keeper:
                 return ref, self._checkpointer.open(ref)
             except DamagedCheckpoint as error:
                 condemn(ref, str(error))
+                self._writes.barrier()  # journalled before it is moved
+                self._checkpointer.condemn(ref)
         return None
 
     def named(self, name: str, run_prefix: str) -> tuple[CheckpointRef, CheckpointReader]:
@@ -60,7 +50,7 @@ class Keeper:
         there = ", ".join(ref.name for ref in self._checkpointer.list()) or "none"
         raise InputError(f"no committed checkpoint {name!r}", where=run_prefix, remedy=f"there are: {there}")
 
-    def save(self, state: SaveState) -> None:
+    def save(self, state: CheckpointState) -> None:
         """Hand a copy of the state to the writer thread; at most two wait there."""
         while self._under_way >= 2:
             self._writes.barrier()
@@ -75,9 +65,9 @@ class Keeper:
             found.append(self._news.get())
         return found
 
-    def expired(self) -> list[CheckpointRef]:
-        """What the retention policy gives up; delete only after it is journalled."""
-        return to_delete(self._checkpointer.list(), self._keep, protected=())
+    def expired(self, good: int) -> list[CheckpointRef]:
+        """What the retention policy gives up, never the step ``good``; delete only after it is journalled."""
+        return to_delete(self._checkpointer.list(), self._keep, protected=(good,))
 
     def delete(self, refs: Sequence[CheckpointRef]) -> None:
         for ref in refs:

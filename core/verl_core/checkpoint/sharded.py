@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from ..committed import STAGING, SUCCESS, content_hash, move_aside, sweep_staging
 from ..errors import DamagedCheckpoint, ObjectMissing, PluginError, RunMismatch, StorageError, StorageFull, VerlError
-from ..protocols import CheckpointState, FileStorage, Storage
+from ..protocols import FileStorage, Storage
 from ..testing import crash
-from ..types import BuildContext, CheckpointRef, RunIdentity, Slice, TensorChunk
+from ..types import BuildContext, CheckpointRef, CheckpointState, RunIdentity, Slice, TensorChunk
 from . import schema
 from .format import MANIFEST, FileEntry, Manifest, read_manifest, read_slice, write_component
 from .summary import REMEDY, SUMMARY, Summary, check_files, encode_summary, folder_name, parse_summary, step_of

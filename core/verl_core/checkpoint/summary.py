@@ -9,8 +9,8 @@ from blake3 import blake3
 
 from ..committed import content_hash, seal, unseal
 from ..errors import DamagedCheckpoint, RunMismatch
-from ..protocols import CheckpointState, Storage
-from ..types import CheckpointRef
+from ..protocols import Storage
+from ..types import CheckpointRef, CheckpointState
 from .format import FORMAT, FileEntry
 
 SUMMARY, RNG = "checkpoint_summary.json", "rng_state.msgpack"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,8 +14,9 @@ from .. import api
 from ..config.load import LoadedConfig, read_config
 from ..errors import ConfigError, InputError
 from ..inputs import CONFIG, provider_of
+from ..plugins import load
 from .progress import Progress
-from .supervise import supervised
+from .supervise import import_ahead, supervised
 
 ConfigOption = Annotated[str | None, typer.Option("--config", help="The config file; default: the run's own.")]
 RunDir = Annotated[str, typer.Option("--run-dir", "--log-dir", help="Folder or URI that holds the run.")]
@@ -79,6 +81,8 @@ def start(
             progress.finished(trainer.run(until_step))
 
     if max_restarts and not dry_run:
+        load([*plugins, *loaded.config.plugins])
+        import_ahead(Path(loaded.config.model.actor.path))
         supervised(once, max_restarts)
     else:
         once()

@@ -6,29 +6,39 @@ threads would hang.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import typer
 
 from ..errors import VerlError
 
 WORTH_A_RESTART = (1,)  # exit codes; so is every death by a signal
-HEAVY = ("torch", "transformers")
+HEAVY = ("torch", "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto")
+
+
+def import_ahead(model: Path) -> None:
+    """The imports of a run, so that a forked child finds them done. What is missing is left for the child to report."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        kind = json.loads((model / "config.json").read_text())["model_type"]
+        names = [*HEAVY, f"transformers.models.{kind}.modeling_{kind}"]
+    except (OSError, ValueError, KeyError):
+        names = [*HEAVY]
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def supervised(once: Callable[[], None], max_restarts: int) -> None:
     """Run ``once`` in a child, again after each crash, at most ``max_restarts`` times; leave with its exit code."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for name in HEAVY:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            continue  # the child says what is missing, and how to install it
     for restart in range(max_restarts + 1):
         code = _child(once)
         if code >= 0 and code not in WORTH_A_RESTART:

@@ -63,16 +63,15 @@ def _reproducible(seed: int) -> Iterator[None]:
     """One thread, deterministic kernels, a seeded generator; afterwards all is as it was."""
     import torch
 
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    threads, deterministic = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
             torch.set_num_threads(1)
-            torch.use_deterministic_algorithms(True)
+            torch.set_deterministic_debug_mode("error")
             torch.default_generator.manual_seed(seed)
             yield
         finally:
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+            torch.set_deterministic_debug_mode(deterministic)
             torch.set_num_threads(threads)
 
 

@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -89,10 +89,13 @@ class AtomicWriter:
             raise DamagedBatch("it is not the batch of the journal", where=self._where(ref.key, META), remedy=_REMEDY)
         return self._read_samples(ref.key, ref.samples_hash)
 
-    def scan(self) -> Iterator[BatchRef]:
-        """Committed batches in the order of their keys. What is not whole is left out, and logged."""
+    def scan(self, known: Collection[BatchKey] = ()) -> Iterator[BatchRef]:
+        """Committed batches in the order of their keys, without those that are known: one listing, and one record each.
+
+        What is not whole is left out, and logged.
+        """
         found = [match for stat in self._storage.list() if (match := _FILE.fullmatch(stat.path))]
-        for key in sorted(BatchKey(int(match[1]), int(match[2])) for match in found if match[3] == SUCCESS):
+        for key in sorted({BatchKey(int(m[1]), int(m[2])) for m in found if m[3] == SUCCESS}.difference(known)):
             try:
                 meta = self._read_meta(key)
             except DamagedBatch as error:

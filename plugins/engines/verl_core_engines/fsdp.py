@@ -32,7 +32,7 @@ class FsdpConfig:
 
     attn_implementation: str = "sdpa"  # as transformers names it
     pack_groups: bool = True  # compute a group's prompt once, where the architecture allows it
-    pack_tokens: int = 2048  # of one pack at most: its attention mask has the square of it
+    pack_tokens: int = 1024  # of one pack at most: attention costs its square; large models gain from more
     activation_checkpointing: bool = False
 
 
@@ -52,7 +52,9 @@ class FsdpEngine:
         self._max_tokens = config.pack_tokens if self._packed else 0
         parameters = {n: t for n, t in self._model.tensors.items() if isinstance(t, torch.nn.Parameter)}
         self._optimizer = MasterAdamW(parameters, context.optim, context.total_steps)
-        self._layout = f"fsdp {config}, micro-batch {context.micro_batch_size}"
+        self._files = small_files(context.model_path)
+        size = context.micro_batch_size
+        self._layout = f"fsdp, {config.attn_implementation}, packs of {self._max_tokens}, micro-batch {size}"
 
     def close(self) -> None:
         """Nothing to release: the memory goes with the object."""
@@ -96,9 +98,7 @@ class FsdpEngine:
         known = {name: means.pop(name, 0.0) for name in ("loss", "kl", "clip_fraction", "entropy")}
         return UpdateMetrics(grad_norm=norm, lr=rate, tokens=tokens, extra=means, **known)
 
-    def _backward(
-        self, batch: TrainBatch, packs: Sequence[Pack], loss: LossFn, tokens: int
-    ) -> dict[str, torch.Tensor]:
+    def _backward(self, batch: TrainBatch, packs: Sequence[Pack], loss: LossFn, tokens: int) -> dict[str, torch.Tensor]:
         """Add the gradient of one micro-batch, and return sums over its tokens."""
         layout = lay_out(batch, packs, self._context.pad_id, self._device)
         logp = self._logp(layout)
@@ -164,7 +164,7 @@ class FsdpEngine:
         return platform_key(self._context, self._device, self._layout)
 
     def files(self) -> Mapping[str, bytes]:
-        return small_files(self._context.model_path)
+        return self._files
 
 
 def build(config: FsdpConfig, context: BuildContext) -> FsdpEngine:

@@ -93,12 +93,8 @@ class HfEngine:
         logprobs = torch.zeros(tokens.shape, device=self._device)
         live = torch.arange(len(seeds), device=self._device)  # the sample of each row
         ended = torch.zeros(len(seeds), dtype=torch.bool, device=self._device)
-        for t in range(sampling.max_new_tokens):
-            if t % _AHEAD == 0:
-                numbers = torch.from_numpy(uniforms(seeds, t, min(_AHEAD, sampling.max_new_tokens - t))).to(
-                    self._device
-                )
-            token, logprob = draw(decoding.logits, numbers[live, t % _AHEAD], sampling)
+        for t, numbers in enumerate(_numbers(seeds, sampling.max_new_tokens)):
+            token, logprob = draw(decoding.logits, numbers.to(self._device)[live], sampling)
             tokens[live, t], logprobs[live, t] = token, logprob
             ended |= torch.isin(token, self._eos)
             going = len(live) - int(ended.sum())
@@ -127,6 +123,12 @@ class HfEngine:
 
     def _misfit(self, what: str) -> WorkerError:
         return WorkerError(what, where=self._where, remedy="train and roll out with one model folder")
+
+
+def _numbers(seeds: npt.NDArray[np.uint64], count: int) -> Iterator[torch.Tensor]:
+    """For each of ``count`` positions the uniform numbers ``[N]`` of all samples."""
+    for begin in range(0, count, _AHEAD):
+        yield from torch.from_numpy(uniforms(seeds, begin, min(_AHEAD, count - begin)).T.copy())
 
 
 def _forward_batches(requests: Sequence[GenerateRequest], limit: int) -> Iterator[Sequence[GenerateRequest]]:

@@ -48,7 +48,7 @@ def load_model(context: BuildContext, device: torch.device, attention: str) -> M
         for name in _DROPOUTS:  # ratios of probabilities mean something only without it
             if name in config.to_dict():
                 setattr(config, name, 0.0)
-        module, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             where,
             config=config,
             dtype=DTYPES[context.dtype],
@@ -58,6 +58,7 @@ def load_model(context: BuildContext, device: torch.device, attention: str) -> M
             use_safetensors=True,
             output_loading_info=True,
         )
+        module, report = loaded
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, StrictDataclassError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"model cannot be loaded: {first}", where=where, remedy=_EXPORT) from error

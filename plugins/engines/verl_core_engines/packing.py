@@ -70,7 +70,7 @@ class Layout:
         return (self.segments != _PADDING).long()
 
     def mask_4d(self, dtype: torch.dtype) -> torch.Tensor:
-        """``[R or 1, 1, W, W]``: 0 where a row's token may look, -inf elsewhere; padding looks at itself."""
+        """``[R or 1, 1, W, W]``: 0 where a row's token may look, -inf elsewhere; nothing else sees padding."""
         segments = self.segments[:1] if bool((self.segments == self.segments[:1]).all()) else self.segments
         of_query, of_key = segments[:, :, None], segments[:, None, :]
         seen = ((of_key == _PROMPT) | ((of_key == of_query) & (of_key != _PADDING))).tril()

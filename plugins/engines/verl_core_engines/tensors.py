@@ -27,7 +27,8 @@ def copy_out(name: str, tensor: torch.Tensor) -> TensorChunk:
 
 def copy_in(tensor: torch.Tensor, chunk: TensorChunk) -> None:
     """Overwrite a tensor bit for bit. Raises RunMismatch when the chunk is of another type or shape."""
-    wanted, found = (_NAMES[tensor.dtype], tuple(tensor.shape)), (chunk.dtype, chunk.shape)
+    wanted = (_NAMES[tensor.dtype], tuple(tensor.shape), tensor.nbytes)
+    found = (chunk.dtype, chunk.shape, memoryview(chunk.data).nbytes)
     if wanted != found:
         raise RunMismatch(f"{chunk.name} is {found} in the checkpoint, {wanted} in the model", where="checkpoint")
     staged = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -39,14 +40,14 @@ def copy_in(tensor: torch.Tensor, chunk: TensorChunk) -> None:
 def tensor_sums(name: str, tensor: torch.Tensor, first: int = 0) -> TensorSums:
     """See ``types.TensorSums``. ``first``: position of the first element when this is a shard along dimension 0."""
     flat = tensor.detach().reshape(-1)
-    bits = flat.view({2: torch.int16, 4: torch.int32}[flat.element_size()])
+    bits = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
     add_up = _sums_numpy if bits.device.type == "cpu" else _sums_torch
     plain, weighted = add_up(bits, first)
     return TensorSums(name, plain % _MODULUS, weighted % _MODULUS)
 
 
 def _sums_numpy(bits: torch.Tensor, first: int) -> tuple[int, int]:
-    unsigned = bits.numpy().view({2: np.uint16, 4: np.uint32}[bits.element_size()])
+    unsigned = bits.numpy().view(f"u{bits.element_size()}")
     positions = np.arange(1, min(_CPU_CHUNK, len(unsigned)) + 1, dtype=np.uint64)
     plain = weighted = 0
     for begin in range(0, len(unsigned), _CPU_CHUNK):
@@ -59,7 +60,7 @@ def _sums_numpy(bits: torch.Tensor, first: int) -> tuple[int, int]:
 
 def _sums_torch(bits: torch.Tensor, first: int) -> tuple[int, int]:
     """The same on the tensor's device: 64-bit integers wrap there as well."""
-    mask = (1 << 8 * bits.element_size()) - 1
+    mask = (1 << 8 * bits.element_size()) - 1 if bits.element_size() < 8 else -1
     positions = torch.arange(1, min(_GPU_CHUNK, len(bits)) + 1, device=bits.device)
     plain = torch.zeros((), dtype=torch.int64, device=bits.device)
     weighted = plain.clone()

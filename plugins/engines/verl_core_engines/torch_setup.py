@@ -25,7 +25,8 @@ def prepare(context: BuildContext) -> torch.device:
     torch.set_num_threads(max(1, context.threads))
     if device.type == "cuda":  # read by cuBLAS when its first handle is made
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(context.deterministic)
+    # like use_deterministic_algorithms, without its import of the compiler (2 s)
+    torch.set_deterministic_debug_mode("error" if context.deterministic else "default")
     # nothing here reads memory before it is written
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_tf32 = not context.deterministic
