@@ -4,34 +4,24 @@ prompt order → batch (index, policy version, seeds) → worker: generate → s
 its committed batches → state log → every m steps a checkpoint → publish weights → next.
 
 The machine decides (pure), the loop carries out: each event is journalled with the state that it led to, then its
-commands run. Nothing blocks but waiting for workers, and that is bounded by the state's deadline.
+commands run (``actions``). Nothing blocks but waiting for workers, and that is bounded by the state's deadline.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from typing import cast
 
-from .errors import DamagedError, InputError, SafeModeError
+from .actions import Actions
+from .errors import DamagedError, InputError, SafeModeError, VerlError
 from .fleet import Call
 from .parts import Parts
 from .recovery.supervisor import fault_of
 from .state import events as ev
 from .state.machine import Machine, State, advance
-from .types import (
-    Alert,
-    BatchKey,
-    BatchRef,
-    CheckpointRef,
-    CheckpointState,
-    Fault,
-    PlatformKey,
-    Reply,
-    RunFinished,
-    StepResult,
-)
-from .workers import Loaded, RankState, StepCall, Weights
+from .types import BatchRef, Reply, RunFinished, StepResult
 
 
 class Controller:
@@ -40,6 +30,7 @@ class Controller:
     def __init__(self, parts: Parts) -> None:
         self.parts, self.history = parts, parts.history
         self.machine = Machine(parts.plan)
+        self.actions = Actions(parts, self.note)
         self.save_requested = False
 
     def run(self) -> RunFinished:
@@ -52,13 +43,11 @@ class Controller:
                     self.feed(event)
             self.parts.writes.barrier()
         except BaseException as error:
-            self.note("stopped", {"reason": f"{type(error).__name__}: {error}"})
+            with suppress(VerlError):  # a broken storage is the error that is under way
+                self.note("stopped", {"reason": f"{type(error).__name__}: {error}"})
             raise
         finally:
-            self._tell_news()
-            self.parts.writes.close()
-            self.parts.cluster.close()
-            self.parts.release()
+            self._close()
         return self._finished()
 
     def feed(self, event: ev.Event) -> None:
@@ -78,7 +67,7 @@ class Controller:
 
     def _next_event(self) -> ev.Event | None:
         self.parts.writes.check()
-        self._tell_news()
+        self.actions.tell_news()
         now = self.parts.cluster.now()
         if now >= self.machine.deadline:
             return ev.TimedOut()
@@ -86,91 +75,37 @@ class Controller:
         return None if heard is None else self._heard(*heard)
 
     def _heard(self, call: Call, reply: Reply) -> ev.Event | None:
+        """What a worker's answer means; None when others are still to come."""
         if isinstance(reply.error, InputError | DamagedError):
             raise reply.error
         if reply.error is not None:
-            return ev.FaultSeen(self._fault(call, reply.error))
+            keys = call.keys or self.machine.pending
+            return ev.FaultSeen(fault_of(reply.error, call.worker.role, call.step, keys))
         if call.method == "generate":
             return ev.RolloutComplete(cast(BatchRef, reply.value), reused=False, durable=self.parts.durable)
         if call.method == "evaluate":
             return ev.EvalDone(call.step, cast(float, reply.value))
         if call.method == "step" and not self.parts.fleet.stepping():
-            result, known = cast(StepResult, reply.value), self.history.steps.get(call.step)
-            if known is not None and known.policy_digest != result.policy_digest:
-                self._differs(f"step {call.step}", known.policy_digest, result.policy_digest)
-            return ev.TrainStepDone(result, self.parts.plan.schedule.keys(call.step), replayed=known is not None)
+            return self.actions.trained(cast(StepResult, reply.value))
         return None
-
-    def _fault(self, call: Call, error: BaseException) -> Fault:
-        keys = call.keys or (self.machine.pending if call.worker.role == "rollout" else ())
-        return fault_of(error, call.worker.role, call.step, keys)
 
     def _execute(self, command: ev.Command) -> Iterable[ev.Event]:
         match command:
             case ev.Prepare():
-                return self._prepare()
+                return [self.actions.prepare()]
             case ev.Dispatch(step, keys, again):
-                return self._dispatch(step, keys, again)
+                return self.actions.dispatch(step, keys, again)
             case ev.Train(step):
-                refs = tuple(self.parts.committed[key] for key in self.parts.plan.schedule.keys(step))
-                self.parts.fleet.begin_step(step, StepCall(step, refs))
+                self.actions.train(step)
             case ev.Evaluate(step, again):
-                self._evaluate(step, again)
+                self.actions.evaluate(step, again)
             case ev.Save(step):
-                self._save(step)
+                self.actions.save(step)
             case ev.Decide(fault):
                 return [ev.Decided(fault, self.parts.decide(fault, self.history))]
             case ev.Emit(event):
                 return [event]
         return []
-
-    def _prepare(self) -> list[ev.Event]:
-        """Resume is not a mode: load the newest good state, or none; the schedule says what comes after it."""
-        self.parts.writes.barrier()  # the attempt is on record before it changes anything
-        swept = self.parts.sweep()
-        if swept:
-            self.note("swept", {"names": swept})
-        found = self.parts.start(self._condemn)
-        step = found[0].step if found else 0
-        self.parts.fleet.start()
-        timeout_s = self.parts.plan.timeout_s[State.PREPARE]
-        loaded = cast(Loaded, self.parts.fleet.ask_ranks("load", found[1] if found else None, timeout_s)[0])
-        known = self.history.digest(step)
-        if known and known != loaded.policy_digest:
-            self._differs(f"state of step {step}", known, loaded.policy_digest, loaded.platform)
-        mode = "exact" if self.parts.exact else "close"
-        return [ev.Prepared(step, loaded.policy_digest, loaded.platform, mode)]
-
-    def _condemn(self, ref: CheckpointRef, reason: str) -> None:
-        self.note("condemned", {"kind": "checkpoint", "step": ref.step, "name": ref.name, "reason": reason})
-        self.parts.alerts.send(Alert("medium", f"damaged checkpoint {ref.name}", reason, ref.step))
-
-    def _dispatch(self, step: int, keys: Sequence[BatchKey], again: bool) -> list[ev.Event]:
-        fleet = self.parts.fleet
-        if again:
-            keys = fleet.replace_holders(keys)
-        there = [key for key in keys if key in self.parts.committed]
-        missing = tuple(key for key in keys if key not in self.parts.committed)
-        if missing:
-            fleet.publish(self._weights, step - 1)
-            fleet.generate([self.parts.plan.schedule.spec(key) for key in missing], step)
-        reused = [ev.RolloutComplete(self.parts.committed[key], reused=True) for key in there]
-        return [ev.RolloutDispatched(step, missing), *reused]
-
-    def _evaluate(self, step: int, again: bool) -> None:
-        spec = self.parts.eval_spec(step)
-        if again:
-            self.parts.fleet.replace_holders([spec.key])
-        self.parts.fleet.publish(self._weights, step)
-        self.parts.fleet.evaluate(spec, step)
-
-    def _save(self, step: int) -> None:
-        self.save_requested = False
-        ranks = cast(list[RankState], self.parts.fleet.ask_ranks("state", None, self.parts.plan.timeout_s[State.TRAIN]))
-        files = {**self.parts.save_files(self.history, step), **ranks[0].files}
-        tensors = {name: [rank.tensors[name] for rank in ranks] for name in ranks[0].tensors}
-        facts = {"policy_digest": ranks[0].policy_digest}
-        self.parts.keeper.save(CheckpointState(step, self.parts.branch, self.parts.attempt, tensors, files, facts))
 
     def _observe(self, event: ev.Event) -> None:
         """Bookkeeping and observers, once an event."""
@@ -187,33 +122,21 @@ class Controller:
                     sink.emit(result.step, self.history.steps[result.step].metrics)
                 tell.step_finished(result)
                 if self.save_requested:
-                    self._save(result.step)
+                    self.save_requested = False
+                    self.actions.save(result.step)
             case ev.FaultSeen(fault):
                 tell.fault_detected(fault)
             case ev.Decided(fault, decision):
                 self.parts.alerts.decided(fault, decision, self.parts.writes)
                 tell.recovery_finished(fault, decision, 0.0)
 
-    def _tell_news(self) -> None:
-        """Journal the checkpoints that the writer thread committed, and let the oldest go."""
-        for ref in self.parts.keeper.news():
-            self.note("checkpoint_committed", {"ref": ref})
-            self.parts.observers.checkpoint_committed(ref)
-            expired = self.parts.keeper.expired(good=ref.step)
-            if expired:
-                self.note("checkpoints_deleted", {"steps": [old.step for old in expired]})
-                self.parts.keeper.delete(expired)
-
-    def _weights(self) -> Weights:
-        timeout_s = self.parts.plan.timeout_s[State.TRAIN]
-        return cast(Weights, self.parts.fleet.ask_ranks("weights", None, timeout_s)[0])
-
-    def _differs(self, what: str, known: str, found: str, platform: PlatformKey | None = None) -> None:
-        """On one platform in exact mode a replay must give the same bits; elsewhere the difference is journalled."""
-        if self.parts.exact and platform in (None, self.history.platform):
-            remedy = "machine, model folder or code changed; with training.deterministic=false it goes on from here"
-            raise DamagedError(f"replayed to {found}, the state log says {known}", where=what, remedy=remedy)
-        self.note("replay_differs", {"what": what, "known": known, "found": found})
+    def _close(self) -> None:
+        """Everything in order, also when a step of it fails; the run's lock goes last."""
+        with ExitStack() as last:
+            last.callback(self.parts.release)
+            last.callback(self.parts.cluster.close)
+            last.callback(self.parts.writes.close)
+            last.callback(self.actions.tell_news)
 
     def _finished(self) -> RunFinished:
         state, history = self.machine.state, self.history

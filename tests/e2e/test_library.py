@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-
 import verl_core
+from verl_core.errors import VerlError
+
 from tests.support import runs
 from tests.support.tiny import Tiny
-from verl_core.errors import VerlError
 
 
 def test_importing_loads_no_heavy_library() -> None:
@@ -49,8 +49,8 @@ def test_a_trainer_runs_the_same_job_and_calls_own_code_at_each_step(
     assert seen == list(range(1, 9))
     assert [m["step"] for m in trainer.metrics] == seen
     assert result.policy_digest == runs.status(undisturbed)["policy_digest"]
-    saves = [e["payload"]["ref"]["step"] for e in runs.entries(tmp_path / "run") if e["event"] == "checkpoint_committed"]  # type: ignore[index]
-    assert 3 in saves
+    commits = [e["payload"] for e in runs.entries(tmp_path / "run") if e["event"] == "checkpoint_committed"]
+    assert 3 in [payload["ref"]["step"] for payload in commits]  # type: ignore[index]
     assert trainer.config.total_steps == 8
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from verl_core.checkpoint.sharded import ShardedCheckpointer
 from verl_core.rollout.writer import AtomicWriter
-from verl_core.types import BatchKey, BatchSpec, RunIdentity, Sample, TensorChunk
+from verl_core.types import BatchKey, BatchSpec, CheckpointState, RunIdentity, Sample, TensorChunk
 from verl_core_storage.local import LocalStorage
 
 
@@ -44,18 +42,6 @@ def checkpointer(root: Path, *, run: str = "run", branch: int = 0, attempt: int 
     return ShardedCheckpointer(LocalStorage(str(root)), RunIdentity(run, branch, attempt), clock=lambda: 1.8e9)
 
 
-@dataclass
-class State:
-    """See ``protocols.CheckpointState``."""
-
-    step: int
-    tensors: Mapping[str, Sequence[Sequence[TensorChunk]]]
-    files: Mapping[str, bytes]
-    facts: Mapping[str, object]
-    branch: int = 0
-    attempt: int = 0
-
-
 def pieces(name: str, whole: np.ndarray, cuts: int, dtype: str = "F32") -> list[TensorChunk]:
     """A tensor cut along its first dimension, for as many ranks."""
     starts = np.cumsum([0] + [len(part) for part in np.array_split(whole, cuts)])
@@ -76,12 +62,13 @@ def weights(step: int, shape: tuple[int, ...] = (6, 4)) -> np.ndarray:
     return (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + step).astype(np.float32)
 
 
-def state(step: int, *, ranks: int = 2, attempt: int = 0) -> State:
+def state(step: int, *, ranks: int = 2, attempt: int = 0) -> CheckpointState:
     scalar = TensorChunk("step", "I64", (), (), (), np.int64(step).tobytes())
     actor = pieces("w", weights(step), ranks)
     moment = pieces("m", weights(step) / 7, ranks)
-    return State(
+    return CheckpointState(
         step=step,
+        branch=0,
         attempt=attempt,
         tensors={"actor": [[chunk] for chunk in actor], "optimizer": [[chunk, scalar] for chunk in moment]},
         files={"rng_state.msgpack": b"rng %d" % step, "actor/config.json": b"{}", "config.yaml": b"seed: 0\n"},

@@ -18,7 +18,7 @@ from verl_core.errors import DamagedCheckpoint, PluginError, RunMismatch, Storag
 from verl_core.types import BuildContext, CheckpointRef, Slice
 from verl_core_storage.local import LocalStorage
 
-from tests.support.made import State, checkpointer, state, weights
+from tests.support.made import checkpointer, state, weights
 
 FILES = [
     "SUCCESS",
@@ -95,7 +95,7 @@ def test_a_single_ranks_actor_folder_is_a_model_that_safetensors_loads(tmp_path:
 def test_facts_that_the_summary_has_itself_are_a_mistake(tmp_path: Path) -> None:
     made = state(10)
     with pytest.raises(ValueError, match="step"):
-        checkpointer(tmp_path).save(State(10, made.tensors, made.files, {"step": 11}))
+        checkpointer(tmp_path).save(replace(made, facts={"step": 11}))
 
 
 # --- list ------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_a_step_that_is_saved_with_another_policy_is_not_passed_off_as_this_one(
     saved(tmp_path)
     made = state(10)
     with pytest.raises(RunMismatch, match="another policy"):
-        checkpointer(tmp_path).save(State(10, made.tensors, made.files, {"policy_digest": "sums:else"}))
+        checkpointer(tmp_path).save(replace(made, facts={"policy_digest": "sums:else"}))
 
 
 def test_c11_without_room_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

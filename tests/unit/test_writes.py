@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 from verl_core.errors import DamagedError, StorageFull
@@ -24,10 +25,15 @@ class Sink:
 
 
 def test_everything_happens_in_the_order_in_which_it_was_handed_in() -> None:
-    queue, sink, seen = WriteQueue(patience_s=1), Sink(), []
+    queue, sink = WriteQueue(patience_s=1), Sink()
+    seen: list[tuple[int, int]] = []
+
+    def look(i: int) -> None:
+        seen.append((i, b"".join(sink.groups).count(b"\n")))
+
     for i in range(20):
         queue.line(sink, b"%d\n" % i)
-        queue.submit(lambda i=i: seen.append((i, b"".join(sink.groups).count(b"\n"))))
+        queue.submit(partial(look, i))
     queue.close()
     assert seen == [(i, i + 1) for i in range(20)], "each task runs after the lines before it, and before those behind"
 

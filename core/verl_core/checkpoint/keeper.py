@@ -31,10 +31,19 @@ class Keeper:
                     raise DamagedCheckpoint("the summary is not the one that was committed", where=ref.name)
                 return ref, self._checkpointer.open(ref)
             except DamagedCheckpoint as error:
-                condemn(ref, str(error))
-                self._writes.barrier()  # journalled before it is moved
-                self._checkpointer.condemn(ref)
+                self._condemn(ref, str(error), condemn)
         return None
+
+    def supersede(self, step: int, condemn: Callable[[CheckpointRef, str], None]) -> None:
+        """Put aside what was saved at ``step`` or later: the run goes on from another policy."""
+        for ref in self._checkpointer.list():
+            if ref.step >= step:
+                self._condemn(ref, f"superseded by a replay of step {step} that differs", condemn)
+
+    def _condemn(self, ref: CheckpointRef, reason: str, condemn: Callable[[CheckpointRef, str], None]) -> None:
+        condemn(ref, reason)
+        self._writes.barrier()  # journalled before it is moved
+        self._checkpointer.condemn(ref)
 
     def named(self, name: str, run_prefix: str) -> tuple[CheckpointRef, CheckpointReader]:
         """The checkpoint that the user named: a step, ``step_000010``, or its path. Raises when it is damaged."""

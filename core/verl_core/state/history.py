@@ -43,7 +43,7 @@ class History:
     fault_count: int = 0
     retry_times: list[float] = field(default_factory=list)  # wall time of each retry
     prepared: dict[int, str] = field(default_factory=dict)  # step → digest of the state that was loaded
-    platform: PlatformKey | None = None
+    platforms: dict[int, PlatformKey] = field(default_factory=dict)  # attempt → where it ran
     mode: str = ""
     started: float = 0.0
     confirmations: list[tuple[str, str]] = field(default_factory=list)
@@ -65,6 +65,10 @@ class History:
     def digest(self, step: int) -> str:
         """Policy digest after ``step``, "" where the log does not say."""
         return self.steps[step].policy_digest if step in self.steps else self.prepared.get(step, "")
+
+    def same_platform(self, one: int, other: int) -> bool:
+        """Whether two attempts must produce equal bits."""
+        return self.platforms.get(one) == self.platforms.get(other)
 
     @property
     def rewards(self) -> list[float | None]:
@@ -90,7 +94,7 @@ def fold(entries: Iterable[Entry]) -> History:
 
 def _prepared(h: History, e: Entry) -> None:
     platform = cast(Mapping[str, object], e.payload["platform"])
-    h.platform = PlatformKey(**platform)  # type: ignore[arg-type]
+    h.platforms[e.attempt] = PlatformKey(**platform)  # type: ignore[arg-type]
     h.mode = str(e.payload["mode"])
     h.prepared[cast(int, e.payload["step"])] = str(e.payload["policy_digest"])
 

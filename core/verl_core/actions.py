@@ -1,0 +1,103 @@
+"""How each command of the machine is carried out, with the parts of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from .errors import DamagedError
+from .parts import Parts
+from .state import events as ev
+from .state.machine import State
+from .types import Alert, BatchKey, CheckpointRef, CheckpointState, StepResult
+from .workers import Loaded, RankState, StepCall, Weights
+
+
+class Actions:
+    """``note`` writes a line into the state log, and into ``parts.history``."""
+
+    def __init__(self, parts: Parts, note: Callable[[str, object], None]) -> None:
+        self._parts, self._note = parts, note
+
+    def prepare(self) -> ev.Prepared:
+        """Resume is not a mode: load the newest good state, or none; the schedule says what comes after it."""
+        parts = self._parts
+        parts.writes.barrier()  # the attempt is on record before it changes anything
+        swept = parts.sweep()
+        if swept:
+            self._note("swept", {"names": swept})
+        found = parts.start(self._condemn)
+        step = found[0].step if found else 0
+        if found and step not in parts.history.checkpoints:  # killed between the commit and its line
+            self._note("checkpoint_committed", {"ref": found[0]})
+        parts.fleet.start()
+        timeout_s = parts.plan.timeout_s[State.PREPARE]
+        loaded = cast(Loaded, parts.fleet.ask_ranks("load", found[1] if found else None, timeout_s)[0])
+        known = parts.history.digest(step)
+        if known and known != loaded.policy_digest:  # loading is exact on every platform
+            what = f"the loaded policy is {loaded.policy_digest}, the state log says {known}"
+            raise DamagedError(what, where=f"step {step}", remedy="restore the model folder that the run began with")
+        return ev.Prepared(step, loaded.policy_digest, loaded.platform, "exact" if parts.exact else "close")
+
+    def dispatch(self, step: int, keys: Sequence[BatchKey], again: bool) -> list[ev.Event]:
+        """Generation is never repeated: a batch that is committed is reported, the others go to workers."""
+        fleet, committed = self._parts.fleet, self._parts.committed
+        if again:
+            keys = fleet.replace_holders(keys)
+        missing = tuple(key for key in keys if key not in committed)
+        if missing:
+            fleet.publish(self._weights, step - 1)
+            fleet.generate([self._parts.plan.schedule.spec(key) for key in missing], step)
+        reused = [ev.RolloutComplete(committed[key], reused=True) for key in keys if key in committed]
+        return [ev.RolloutDispatched(step, missing), *reused]
+
+    def train(self, step: int) -> None:
+        refs = tuple(self._parts.committed[key] for key in self._parts.plan.schedule.keys(step))
+        self._parts.fleet.begin_step(step, StepCall(step, refs))
+
+    def trained(self, result: StepResult) -> ev.TrainStepDone:
+        """Hold a step that is run again against its record: on one platform, in exact mode, its bits must be the same;
+        elsewhere the difference is journalled, and what was saved from that step on is superseded."""
+        parts, known = self._parts, self._parts.history.steps.get(result.step)
+        if known is not None and known.policy_digest != result.policy_digest:
+            what = f"run again, the step gave {result.policy_digest}, the state log says {known.policy_digest}"
+            if parts.exact and parts.history.same_platform(known.attempt, parts.attempt):
+                remedy = "machine, model folder or code changed; with training.deterministic=false it goes on from here"
+                raise DamagedError(what, where=f"step {result.step}", remedy=remedy)
+            self._note("replay_differs", {"step": result.step, "reason": what})
+            parts.keeper.supersede(result.step, self._condemn)
+        return ev.TrainStepDone(result, parts.plan.schedule.keys(result.step), replayed=known is not None)
+
+    def evaluate(self, step: int, again: bool) -> None:
+        spec = self._parts.eval_spec(step)
+        if again:
+            self._parts.fleet.replace_holders([spec.key])
+        self._parts.fleet.publish(self._weights, step)
+        self._parts.fleet.evaluate(spec, step)
+
+    def save(self, step: int) -> None:
+        """Copy the state of all ranks, and hand it to the writer thread."""
+        parts = self._parts
+        ranks = cast(list[RankState], parts.fleet.ask_ranks("state", None, parts.plan.timeout_s[State.TRAIN]))
+        files = {**parts.save_files(parts.history, step), **ranks[0].files}
+        tensors = {name: [rank.tensors[name] for rank in ranks] for name in ranks[0].tensors}
+        facts = {"policy_digest": ranks[0].policy_digest}
+        parts.keeper.save(CheckpointState(step, parts.branch, parts.attempt, tensors, files, facts))
+
+    def tell_news(self) -> None:
+        """Journal the checkpoints that the writer thread committed, and let the oldest go."""
+        parts = self._parts
+        for ref in parts.keeper.news():
+            self._note("checkpoint_committed", {"ref": ref})
+            parts.observers.checkpoint_committed(ref)
+            expired = parts.keeper.expired(good=ref.step)
+            if expired:
+                self._note("checkpoints_deleted", {"steps": [old.step for old in expired]})
+                parts.keeper.delete(expired)
+
+    def _condemn(self, ref: CheckpointRef, reason: str) -> None:
+        self._note("condemned", {"kind": "checkpoint", "step": ref.step, "name": ref.name, "reason": reason})
+        self._parts.alerts.send(Alert("medium", f"checkpoint {ref.name} is not used any more", reason, ref.step))
+
+    def _weights(self) -> Weights:
+        return cast(Weights, self._parts.fleet.ask_ranks("weights", None, self._parts.plan.timeout_s[State.TRAIN])[0])
