@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from verl_core.cli.main import main
 
 from tests.support import runs
 from tests.support.tiny import Tiny
@@ -64,15 +65,24 @@ CASES: dict[str, tuple[Callable[[Tiny, Path], list[str]], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_one_clear_error_and_nothing_is_written(tiny: Tiny, tmp_path: Path, case: str) -> None:
+def test_bad_input_is_one_clear_error_and_nothing_is_written(
+    tiny: Tiny, tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     make, expected = CASES[case]
     run = tmp_path / "run"
-    result = runs.cli("run", "--config", tiny.config(8), "--run-dir", run, *make(tiny, tmp_path))
-    assert result.code == 2, result.err
-    assert expected in result.err
-    assert result.err.startswith("error: ")
-    assert "Traceback" not in result.err
+    arguments = ["run", "--config", tiny.config(8), "--run-dir", run, *make(tiny, tmp_path)]
+    with pytest.raises(SystemExit) as left:
+        main([str(a) for a in arguments])
+    errors = capsys.readouterr().err
+    assert left.value.code == 2, errors
+    assert expected in errors
+    assert errors.startswith("error: ")
     assert not run.exists()
+
+
+def test_a_process_of_its_own_leaves_with_code_2_and_without_a_traceback(tiny: Tiny, tmp_path: Path) -> None:
+    result = runs.cli("run", "--config", tiny.config(8), "--run-dir", tmp_path / "run", "--set", "total_steps=ten")
+    assert (result.code, result.err.count("\n"), "Traceback" in result.err) == (2, 1, False)
 
 
 def test_a_relative_path_in_a_config_file_is_refused_with_the_remedy(tiny: Tiny, tmp_path: Path) -> None:
@@ -91,9 +101,7 @@ def test_an_unreadable_config_and_a_missing_one_are_named(tmp_path: Path) -> Non
         assert (result.code, expected in result.err) == (2, True)
 
 
-def test_a_changed_config_and_changed_data_are_refused_on_resume(
-    tiny: Tiny, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_changed_config_and_changed_data_are_refused_on_resume(tiny: Tiny, undisturbed: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(undisturbed, tmp_path / "run"))
     base = ("run", "--config", tiny.config(8), "--run-dir", run, "--set", "total_steps=9")
     result = runs.cli(*base, "--set", "rollout.n=8")
@@ -109,7 +117,6 @@ def test_a_changed_config_and_changed_data_are_refused_on_resume(
 def test_a_planted_secret_reaches_no_file_and_no_output(tiny: Tiny, tmp_path: Path) -> None:
     secret = "s3cr3t-value-that-must-not-leak"
     config = tmp_path / "secret.yaml"
-    config.write_text(tiny.config(2).read_text() + "data_: 1\n".replace("data_: 1\n", "monitoring: {webhook_url: 1}\n"))
     config.write_text(tiny.config(2).read_text() + 'monitoring: {log: {webhook_token: "${oc.env:PLANTED_TOKEN}"}}\n')
     for arguments in (["--dry-run"], []):
         result = runs.cli(
