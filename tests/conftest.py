@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.support.dists import Install, write_distribution
 from tests.support.tiny import Tiny
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before any test imports torch
@@ -42,3 +44,12 @@ def undisturbed(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("undisturbed") / "run"
     tiny.trainer(run, 8).run()
     return run
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a real distribution: metadata, entry points and modules on disk, found by importlib."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    return partial(write_distribution, folder)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 from verl_core.errors import PluginError
@@ -13,7 +11,7 @@ from verl_core.plugins import DEFAULTS, discover, find, load, load_alone, split_
 from verl_core.registry import ALERT_SINK, RECOVERY, STORAGE
 from verl_core.types import BuildContext, StepResult, UpdateMetrics
 
-Install = Callable[..., None]
+from tests.support.dists import Install
 
 POLICY = """
 from dataclasses import dataclass
@@ -33,23 +31,6 @@ class Policy:
 def register_recovery_policies(register):
     register("{name}", Config, lambda config, context: Policy(config.patience))
 """
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(distribution: str, plugins: Mapping[str, str], modules: Mapping[str, str], extras: str = "") -> None:
-        info = tmp_path / f"{distribution.replace('-', '_')}-1.2.dist-info"
-        info.mkdir()
-        provides = "".join(f"Provides-Extra: {extra}\n" for extra in extras.split())
-        (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {distribution}\nVersion: 1.2\n{provides}")
-        entries = "".join(f"{name} = {module}\n" for name, module in plugins.items())
-        (info / "entry_points.txt").write_text(f"[verl_core]\n{entries}")
-        for module, text in modules.items():
-            (tmp_path / f"{module}.py").write_text(text)
-
-    return write
 
 
 def test_installed_plugins_are_listed_and_not_imported(install: Install) -> None:

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from verl_core.errors import WorkerLost
@@ -37,6 +38,13 @@ class _Thread:
         self._worker, self._factory, self._replies = worker, factory, replies
         self.thread = threading.Thread(target=self._work, name=f"verl-{worker}", daemon=True)
         self.thread.start()
+
+    def end(self) -> None:
+        """Begin nothing more; what is under way cannot be stopped."""
+        with suppress(queue.Empty):
+            while True:
+                self.inbox.get_nowait()
+        self.inbox.put(None)
 
     def _work(self) -> None:
         hosted: Worker | None = None
@@ -85,7 +93,7 @@ class InlineCluster:
     def kill(self, worker: WorkerId) -> None:
         thread = self._threads.pop(worker, None)
         if thread is not None:
-            thread.inbox.put(None)
+            thread.end()
 
     def now(self) -> float:
         return time.monotonic()
