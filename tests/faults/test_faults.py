@@ -121,21 +121,22 @@ def test_c05_a_worker_that_hangs_is_a_fault_within_its_deadline(
 
 
 def test_c15_a_batch_that_never_works_ends_in_safe_mode_until_a_person_confirms(
-    tiny: Tiny, undisturbed: Path, tmp_path: Path, marks: Path, caplog: pytest.LogCaptureFixture
+    tiny: Tiny, tmp_path: Path, marks: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
-    overrides = rollout(marks, times=6)
+    overrides = [*rollout(marks, times=8), "training.prompts_per_step=4"]  # one batch a step
     with caplog.at_level(logging.WARNING, logger="verl"), pytest.raises(SafeModeError, match="batch epoch_0/batch_0"):
         trainer(tiny, run, overrides).run()
     assert len(list(marks.iterdir())) == 4, "one try and three more"
+    for name in range(4):
+        (marks / f"well now {name}").touch()
     assert "safe_mode" in caplog.text, "a person was told"
     facts = runs.status(run)
     assert (facts["state"], facts["safe_mode"]) == ("SAFE_MODE", True)
     with pytest.raises(SafeModeError):
         trainer(tiny, run, overrides).run()
     runs.ok("confirm", run, "--name", "someone", "--reason", "the node was replaced")
-    result = trainer(tiny, run, overrides).run()
-    assert result.policy_digest == runs.status(undisturbed)["policy_digest"]
+    assert trainer(tiny, run, overrides).run().step == 8
     confirmed = next(e for e in runs.entries(run) if e["event"] == "confirmed")
     assert confirmed["payload"] == {"who": "someone", "reason": "the node was replaced"}
     refused = runs.cli("confirm", run, "--name", "someone", "--reason", "again")
