@@ -59,6 +59,16 @@ class Trainer:
         finally:
             self._controller = None
 
+    @property
+    def state(self) -> str:
+        """State of the run's machine (``ROLLOUT``, ``TRAIN`` …), "" when nothing is running."""
+        return "" if self._controller is None else str(self._controller.machine.state)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the schedule: the smaller of ``total_steps`` and ``total_epochs``."""
+        return self._inputs.schedule.total_steps
+
     def save_checkpoint(self) -> None:
         """Ask for a checkpoint after the step that is under way; to be called from a hook. A run always saves at its
         end. Raises VerlError when nothing is running."""

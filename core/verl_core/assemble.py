@@ -84,7 +84,9 @@ def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) 
         Parts(
             run_uri=run.storage.uri,
             plan=_plan(inputs, schedule),
-            opened=ev.Opened(os.getpid(), socket.gethostname(), version, config_hash, inputs.train.fingerprint),
+            opened=ev.Opened(
+                os.getpid(), socket.gethostname(), version, config_hash, inputs.train.fingerprint, schedule.total_steps
+            ),
             branch=run.history.branch,
             attempt=run.attempt,
             exact=config.training.deterministic,

@@ -67,7 +67,7 @@ def test_a_cold_start_after_a_kill_goes_on(tiny: Tiny, undisturbed: Path, tmp_pa
 def test_a_finished_run_started_again_changes_nothing(undisturbed: Path, tiny: Tiny) -> None:
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in undisturbed.rglob("*") if p.is_file()}
     out = runs.ok("run", "--config", tiny.config(8), "--run-dir", undisturbed)
-    assert "DONE at step 8" in out
+    assert "done at step 8" in out
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in undisturbed.rglob("*") if p.is_file()} == before
 
 

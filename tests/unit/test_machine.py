@@ -25,7 +25,7 @@ from verl_core.types import (
 PLATFORM = PlatformKey("cpu", "2", 1, "float32", 1, "one")
 TIMEOUTS = {State.PREPARE: 10.0, State.COLLECT: 5.0, State.TRAIN: 20.0, State.EVAL: 20.0}
 METRICS = UpdateMetrics(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1)
-OPENED = ev.Opened(1, "host", "0", "c", "d")
+OPENED = ev.Opened(1, "host", "0", "c", "d", 4)
 
 
 def plan(total: int = 4, last: int | None = None, save_every: int = 2, eval_every: int = 0) -> Plan:

@@ -59,6 +59,8 @@ def quickstart(
 
     def make() -> None:
         """Deterministic and atomic: a kill in here leaves nothing that a later start would take for whole."""
+        if not model.exists():
+            typer.echo(f"making the model in {model} (some seconds)")
         if recipe is Recipe.SMOLLM2:
             make_smollm2(model)
         else:

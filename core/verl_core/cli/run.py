@@ -76,7 +76,8 @@ def start(
         if dry_run:
             typer.echo(loaded.shown_text(), nl=False)
             return
-        with Progress(place, trainer.config.total_steps, until_step) as progress:
+        last_step = min(until_step or trainer.total_steps, trainer.total_steps)
+        with Progress(place, last_step, lambda: trainer.state) as progress:
             progress.listen(trainer.on)
             progress.finished(trainer.run(until_step))
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import orjson
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..state.claim import read_controller
 from ..state.history import History, fold
@@ -37,7 +37,7 @@ def facts_of(place: RunPlace, history: History) -> dict[str, object]:
         "run_id": history.run_id,
         "state": history.state,
         "step": history.step,
-        "total_steps": place.config.total_steps if place.config else None,
+        "total_steps": history.total_steps,
         "policy_digest": history.policy_digest,
         "prompts_consumed": sum(
             len(history.batches[key].prompt_rows)
@@ -57,7 +57,7 @@ def facts_of(place: RunPlace, history: History) -> dict[str, object]:
 
 
 def _show(place: RunPlace, history: History, facts: dict[str, object]) -> None:
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
     live = f"process {facts['pid']} is at work" if facts["pid"] else "no process"
     table.add_row("run", f"{facts['run_id'] or '(nothing begun)'} in {place.storage.uri}")
     table.add_row("state", f"{facts['state']}, {live}, attempt {facts['attempt']}")
@@ -74,6 +74,6 @@ def _show(place: RunPlace, history: History, facts: dict[str, object]) -> None:
     if history.steps:
         age = time.time() - history.steps[history.step].time
         table.add_row("last step", f"{age:,.0f} s ago")
-    Console(highlight=False, soft_wrap=True).print(table, markup=False)
+    Console(highlight=False).print(table, markup=False)
     if facts["safe_mode"]:
         typer.echo("SAFE_MODE: nothing goes on before `verl-core confirm RUN --name YOU --reason WHY`")

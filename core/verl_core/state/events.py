@@ -25,6 +25,7 @@ class Opened(Event):
     code_version: str
     config_hash: str
     data_fingerprint: str
+    total_steps: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class History:
     platforms: dict[int, PlatformKey] = field(default_factory=dict)  # attempt → where it ran
     mode: str = ""
     started: float = 0.0
+    total_steps: int | None = None
     confirmations: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -90,6 +91,10 @@ def fold(entries: Iterable[Entry]) -> History:
     for entry in entries:
         history.add(entry)
     return history
+
+
+def _opened(h: History, e: Entry) -> None:
+    h.total_steps = cast(int, e.payload["total_steps"])
 
 
 def _prepared(h: History, e: Entry) -> None:
@@ -174,6 +179,7 @@ def _confirmed(h: History, e: Entry) -> None:
 
 
 _READERS = {
+    "opened": _opened,
     "prepared": _prepared,
     "rollout_dispatched": _dispatched,
     "rollout_complete": _complete,
