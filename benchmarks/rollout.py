@@ -11,10 +11,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from verl_core.types import BuildContext, GenerateRequest, Sampling
 from verl_core_engines.hf import HfConfig, HfEngine
 
@@ -50,7 +51,7 @@ def measure() -> dict[str, float]:
     return {"hf_vs_transformers": their_time / our_time}
 
 
-def _engines(folder: Path) -> tuple[HfEngine, PreTrainedModel]:
+def _engines(folder: Path) -> tuple[HfEngine, Any]:
     """Both on the weights of one random model of the quickstart's shape; no token ends a sequence."""
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -67,7 +68,7 @@ def _engines(folder: Path) -> tuple[HfEngine, PreTrainedModel]:
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
     engine = HfEngine(HfConfig(), BuildContext(model_path=str(folder), pad_id=PAD))
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     engine.load_weights(0, theirs.named_parameters())
     return engine, theirs
 

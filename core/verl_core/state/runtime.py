@@ -28,8 +28,9 @@ class RuntimeState:
     reward_window: tuple[float, ...]
 
     def encode(self) -> bytes:
-        packed: bytes = msgpack.packb({"format": FORMAT, **asdict(self)})
-        return zstandard.ZstdCompressor(level=3).compress(packed)
+        packer = msgpack.Packer(autoreset=False)
+        packer.pack({"format": FORMAT, **asdict(self)})
+        return zstandard.ZstdCompressor(level=3).compress(packer.bytes())
 
 
 def runtime_state(history: History, schedule: Schedule, step: int) -> RuntimeState:
