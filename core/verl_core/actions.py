@@ -9,6 +9,7 @@ from .errors import DamagedError
 from .parts import Parts
 from .state import events as ev
 from .state.machine import State
+from .state.runtime import pack
 from .types import Alert, BatchKey, CheckpointRef, CheckpointState, StepResult
 from .workers import Loaded, RankState, StepCall, Weights
 
@@ -79,7 +80,8 @@ class Actions:
         """Copy the state of all ranks, and hand it to the writer thread."""
         parts = self._parts
         ranks = cast(list[RankState], parts.fleet.ask_ranks("state", None, parts.plan.timeout_s[State.TRAIN]))
-        files = {**parts.save_files(parts.history, step), **ranks[0].files}
+        rng = {"rng_state.msgpack": pack([rank.rng for rank in ranks])}
+        files = {**parts.save_files(parts.history, step), **ranks[0].files, **rng}
         tensors = {name: [rank.tensors[name] for rank in ranks] for name in ranks[0].tensors}
         facts = {"policy_digest": ranks[0].policy_digest}
         parts.keeper.save(CheckpointState(step, parts.branch, parts.attempt, tensors, files, facts))

@@ -63,7 +63,7 @@ def assemble(inputs: Inputs) -> Controller:
     try:
         return _controller(inputs, run, schedule, version)
     except BaseException:
-        run.claim.release()
+        run.release()
         raise
 
 
@@ -107,7 +107,7 @@ def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) 
             observers=observers,
             alerts=alerts,
             metrics=_sinks(inputs, METRIC_SINK, context),
-            release=run.claim.release,
+            release=run.release,
         )
     )
 

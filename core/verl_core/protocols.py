@@ -141,6 +141,11 @@ class TrainEngine(Protocol):
         """Full tensors by their Hugging Face names, for rollout engines; valid until the next ``update``."""
         ...
 
+    def rng_state(self) -> bytes:
+        """State of this rank's generators, for the record: each update seeds them by (run seed, step), so that
+        nothing has to be restored."""
+        ...
+
     def platform(self) -> PlatformKey:
         """Two attempts with equal keys must produce equal bits."""
         ...

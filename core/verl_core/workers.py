@@ -53,6 +53,7 @@ class RankState:
 
     tensors: Mapping[str, Sequence[TensorChunk]]
     files: Mapping[str, bytes]
+    rng: bytes
     policy_digest: str
 
 
@@ -145,7 +146,7 @@ class TrainWorker:
         engine = self._roles.engine
         tensors = {component: list(engine.shards(component)) for component in COMPONENTS}
         files = {f"actor/{name}": data for name, data in {**engine.files(), **self._files}.items()}
-        return RankState(tensors, files, policy_digest(engine.sums()))
+        return RankState(tensors, files, engine.rng_state(), policy_digest(engine.sums()))
 
     def close(self) -> None:
         self._roles.engine.close()

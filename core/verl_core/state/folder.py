@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import InputError, JournalError, RunMismatch, SafeModeError
 from ..protocols import FileStorage, Storage
-from .claim import RUN, Claim, claim_run, write_controller
+from .claim import CONTROLLER, RUN, Claim, claim_run, write_controller
 from .history import History, fold
 from .journal import Log, read_log, repair
 
@@ -25,6 +25,11 @@ class OpenRun:
     log: Log
     history: History
     attempt: int
+
+    def release(self) -> None:
+        """Give the run back: nobody is at work on it any more."""
+        self.storage.delete(CONTROLLER)
+        self.claim.release()
 
 
 def read_history(storage: Storage, log_storage: FileStorage, log_path: str) -> History:

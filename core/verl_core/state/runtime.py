@@ -28,9 +28,13 @@ class RuntimeState:
     reward_window: tuple[float, ...]
 
     def encode(self) -> bytes:
-        packer = msgpack.Packer(autoreset=False)
-        packer.pack({"format": FORMAT, **asdict(self)})
-        return zstandard.ZstdCompressor(level=3).compress(packer.bytes())
+        return zstandard.ZstdCompressor(level=3).compress(pack({"format": FORMAT, **asdict(self)}))
+
+
+def pack(value: object) -> bytes:
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack(value)
+    return bytes(packer.bytes())
 
 
 def runtime_state(history: History, schedule: Schedule, step: int) -> RuntimeState:

@@ -160,6 +160,10 @@ class FsdpEngine:
         for name, tensor in self._model.tensors.items():
             yield name, tensor.detach()
 
+    def rng_state(self) -> bytes:
+        states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if self._device.type == "cuda" else [])]
+        return b"".join(state.numpy().tobytes() for state in states)
+
     def platform(self) -> PlatformKey:
         return platform_key(self._context, self._device, self._layout)
 
