@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import DamagedCheckpoint, InputError, RunMismatch
@@ -18,7 +19,7 @@ class Keeper:
     def __init__(self, checkpointer: Checkpointer, writes: WriteQueue, keep: int) -> None:
         self._checkpointer, self._writes, self._keep = checkpointer, writes, keep
         self._news: queue.SimpleQueue[CheckpointRef] = queue.SimpleQueue()
-        self._under_way = 0
+        self._room = threading.Semaphore(2)  # copies of the state that wait in memory
 
     def newest_good(
         self, known: Mapping[int, CheckpointRef], condemn: Callable[[CheckpointRef, str], None]
@@ -59,11 +60,14 @@ class Keeper:
 
     def save(self, state: CheckpointState) -> None:
         """Hand a copy of the state to the writer thread; at most two wait there."""
-        while self._under_way >= 2:
-            self._writes.barrier()
-            self._under_way = 0
-        self._under_way += 1
-        self._writes.submit(lambda: self._news.put(self._checkpointer.save(state)))
+        while not self._room.acquire(timeout=0.2):
+            self._writes.check()
+
+        def write() -> None:
+            self._news.put(self._checkpointer.save(state))
+            self._room.release()
+
+        self._writes.submit(write)
 
     def news(self) -> list[CheckpointRef]:
         """Checkpoints committed since the last call."""

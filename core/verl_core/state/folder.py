@@ -28,8 +28,10 @@ class OpenRun:
 
     def release(self) -> None:
         """Give the run back: nobody is at work on it any more."""
-        self.storage.delete(CONTROLLER)
-        self.claim.release()
+        try:
+            self.storage.delete(CONTROLLER)
+        finally:
+            self.claim.release()
 
 
 def read_history(storage: Storage, log_storage: FileStorage, log_path: str) -> History:
