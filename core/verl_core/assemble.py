@@ -71,7 +71,7 @@ def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) 
     config, observers = inputs.config, inputs.plugins.observers
     tolerance = config.training.fault_tolerance
     text = record_inputs(inputs, run)
-    context = inputs.context(run.claim.run_id, run.history.branch, run.attempt)
+    context = inputs.context(run.run_id, run.history.branch, run.attempt)
     writer, checkpointer = _stores(inputs, run, context)
     alerts = Alerts(_sinks(inputs, ALERT_SINK, context), observers)
     writes = WriteQueue(patience_s=tolerance.severity_thresholds.rollout_storage_down_sec, on_wait=alerts.storage)
@@ -125,7 +125,7 @@ def _stores(inputs: Inputs, run: OpenRun, context: BuildContext) -> tuple[Rollou
 
 
 def _journal(run: OpenRun, writes: WriteQueue, cluster: Cluster, *, sync: bool) -> Journal:
-    identity = (run.claim.run_id, run.history.branch, run.attempt, run.claim.nonce)
+    identity = (run.run_id, run.history.branch, run.attempt, run.nonce)
     return Journal(run.log_storage, run.log_path, run.log, writes, identity=identity, wall=cluster.wall, sync=sync)
 
 
@@ -226,7 +226,7 @@ def _save_files(text: str, schedule: Schedule, history: History, step: int) -> d
 
 def _child(inputs: Inputs, run: OpenRun, uri: str | None, name: str) -> Storage:
     storage = run.storage.child(name) if uri is None else storage_at(inputs.plugins, inputs.config, uri)
-    claim_prefix(storage, run.claim.run_id)
+    claim_prefix(storage, run.run_id)
     return storage
 
 

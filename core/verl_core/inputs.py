@@ -78,7 +78,7 @@ class Inputs:
 
     def name(self, kind: Kind[..., object], wanted: str | None) -> str:
         """The provider that the config names, or the only one that is loaded."""
-        return wanted if wanted is not None else self.plugins.registry.names(kind)[0]
+        return wanted if wanted is not None else self.plugins.registry.only(kind)
 
     def until(self, step: int) -> Inputs:
         """The same start, ending after ``step``."""

@@ -21,7 +21,7 @@ from .parts import Parts
 from .recovery.supervisor import fault_of
 from .state import events as ev
 from .state.machine import Machine, State, advance
-from .types import BatchRef, Reply, RunFinished, StepResult
+from .types import BatchRef, Decision, Fault, Reply, RunFinished, StepResult
 
 
 class Controller:
@@ -32,6 +32,7 @@ class Controller:
         self.machine = Machine(parts.plan)
         self.actions = Actions(parts, self.note)
         self.save_requested = False
+        self._recovering: list[tuple[Fault, Decision, float]] = []  # since when
 
     def run(self) -> RunFinished:
         """To the end, to ``--until-step``, or to the error that ends it. Everything committed stays committed."""
@@ -127,8 +128,12 @@ class Controller:
             case ev.FaultSeen(fault):
                 tell.fault_detected(fault)
             case ev.Decided(fault, decision):
+                self._recovering.append((fault, decision, self.parts.cluster.now()))
                 self.parts.alerts.decided(fault, decision, self.parts.writes)
-                tell.recovery_finished(fault, decision, 0.0)
+        if isinstance(event, ev.DataAvailable | ev.TrainStepDone | ev.EvalDone):
+            for fault, decision, since in self._recovering:
+                tell.recovery_finished(fault, decision, self.parts.cluster.now() - since)
+            self._recovering.clear()
 
     def _close(self) -> None:
         """Everything in order, also when a step of it fails; the run's lock goes last."""

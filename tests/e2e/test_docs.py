@@ -15,9 +15,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-
-from tests.support.docs import DOCUMENTS, ROOT, Block, Place, blocks, code, environment, tables
-from tests.support.tiny import Tiny
 from verl_core import errors, hookspecs, protocols
 from verl_core.config import read_config
 from verl_core.config.resume import MAY_CHANGE
@@ -25,6 +22,10 @@ from verl_core.config.schema import Config
 from verl_core.errors import SafeModeError, VerlError
 from verl_core.observers import HOOKS
 from verl_core.plugins import load
+from verl_core.registry import KINDS
+
+from tests.support.docs import DOCUMENTS, ROOT, Block, Place, blocks, code, environment, tables
+from tests.support.tiny import Tiny
 
 DOCS = ROOT / "docs"
 NAMES = {str(path.relative_to(ROOT)): path for path in DOCUMENTS}
@@ -48,7 +49,6 @@ def place(
                 tiny.trainer(run, 8, ["model.reward.name=operator:truediv"]).run()
         else:
             tiny.trainer(run, 8).run(until_step=6)
-        (run / "controller.json").unlink()  # it names this process, which lives
         if kind == "damaged-checkpoint":
             spoil(next(run.glob("checkpoints/step_000006/actor/*.safetensors")))
         if kind == "damaged-batch":
@@ -147,17 +147,11 @@ def test_the_hooks_page_lists_exactly_the_hooks() -> None:
 
 def test_the_hooks_page_names_what_is_offered() -> None:
     hooks = {code(row[0]): re.findall(r"`(\w+)`", row[3]) for row in tables(DOCS / "hooks.md") if len(row) == 4}
-    kinds = {kind.hook: kind.name for kind in load([]).registry.kinds()} if False else _kinds()
+    kinds = {kind.name: kind.hook for kind in KINDS}
     offered: dict[str, list[str]] = {hook: [] for hook in hooks}
     for provider in load([]).registry.providers():
         offered[kinds[provider.kind]].append(provider.name)
     assert hooks == offered
-
-
-def _kinds() -> dict[str, str]:
-    from verl_core.registry import KINDS
-
-    return {kind.name: kind.hook for kind in KINDS}
 
 
 def leaves(block: object, prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -202,6 +196,13 @@ def test_the_runbook_has_every_exit_code() -> None:
     assert {name: c for c, names in listed.items() for name in names}.items() <= {
         c.__name__: c.exit_code for c in classes
     }.items()
+
+
+def test_the_errors_of_loading_are_those_of_the_code() -> None:
+    source = "".join((ROOT / f"core/verl_core/{name}.py").read_text() for name in ("plugins", "registry"))
+    parts = [part.strip() for row in tables(DOCS / "write-a-plugin.md") for part in code(row[0]).split("…")]
+    assert len(parts) >= 8
+    assert [part for part in parts if part not in source] == []
 
 
 def test_the_architecture_page_names_every_room_and_every_protocol() -> None:

@@ -111,7 +111,12 @@ def test_c05_a_worker_that_hangs_is_a_fault_within_its_deadline(
 ) -> None:
     run = tmp_path / "run"
     overrides = [*rollout(marks, times=1, hang=True), "training.fault_tolerance.rollout_timeout_sec=3"]
-    result = trainer(tiny, run, overrides).run()
+    job = trainer(tiny, run, overrides)
+    recovered: list[tuple[str, float]] = []
+    job.on("recovery_finished", lambda fault, decision, seconds: recovered.append((decision.action, seconds)))
+    result = job.run()
+    assert [action for action, _ in recovered] == ["reschedule"]
+    assert 0 < recovered[0][1] < 5
     assert result.policy_digest == runs.status(undisturbed)["policy_digest"]
     log = runs.entries(run)
     dispatched = next(e for e in log if e["event"] == "rollout_dispatched")

@@ -68,7 +68,7 @@ def test_a_place_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
 def test_two_builds_are_the_same_in_every_byte_whatever_the_process_was_set_to(tiny: Path, tmp_path: Path) -> None:
     torch.manual_seed(99)
     torch.set_num_threads(2)
-    before = torch.get_rng_state()
+    before, deterministic = torch.get_rng_state(), torch.are_deterministic_algorithms_enabled()
     try:
         again = make_tiny_model(tmp_path / "again", 0)
         assert torch.get_num_threads() == 2
@@ -76,7 +76,7 @@ def test_two_builds_are_the_same_in_every_byte_whatever_the_process_was_set_to(t
         torch.set_num_threads(1)
     assert contents(again) == contents(tiny)
     assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
 
 
 def test_it_has_the_size_and_shape_of_the_quickstart(tiny: Path) -> None:

@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError
-from ..state.claim import claim_run, read_run_id
+from ..state.claim import lock_run, read_run_id
 from ..state.events import Confirmed
 from ..state.history import fold
 from ..state.journal import Journal, read_log, repair
 from ..state.machine import State
 from ..writes import WriteQueue
 from .common import find_run
+
+CONFIRMED = "confirm"  # stands where a controller's nonce stands
 
 
 def confirm(
@@ -24,7 +26,7 @@ def confirm(
 ) -> None:
     """End SAFE_MODE; name and reason go into the state log. Then run it again: it resumes from a checkpoint."""
     place = find_run(run)
-    claim = claim_run(place.storage, code_version="")
+    unlock = lock_run(place.storage)
     try:
         log = read_log(place.log_storage, place.log_path)
         history = fold(log.entries)
@@ -34,10 +36,10 @@ def confirm(
             )
         repair(place.log_storage, place.log_path, log, history.attempt)
         writes = WriteQueue(patience_s=10)
-        identity = (read_run_id(place.storage), history.branch, history.attempt, claim.nonce)
+        identity = (read_run_id(place.storage), history.branch, history.attempt, CONFIRMED)
         journal = Journal(place.log_storage, place.log_path, log, writes, identity=identity, wall=time.time)
         journal.record(Confirmed.name, State.INIT, Confirmed(name, reason))
         writes.close()
     finally:
-        claim.release()
+        unlock()
     typer.echo(f"confirmed by {name}; run it again to go on")

@@ -96,7 +96,7 @@ class Progress:
         self._print(f"fault: {fault.kind} of {fault.scope}: {fault.evidence}")
 
     def _recovered(self, fault: Fault, decision: Decision, seconds: float) -> None:
-        self._print(f"decision: {decision.action}: {decision.reason}")
+        self._print(f"recovered by {decision.action} within {seconds:.1f} s: {fault.kind} of {fault.scope}")
 
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, markup=False)

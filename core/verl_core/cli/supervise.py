@@ -40,9 +40,9 @@ def import_ahead(model: Path) -> None:
 def supervised(once: Callable[[], None], max_restarts: int) -> None:
     """Run ``once`` in a child, again after each crash, at most ``max_restarts`` times; leave with its exit code."""
     for restart in range(max_restarts + 1):
-        code = _child(once)
-        if code >= 0 and code not in WORTH_A_RESTART:
-            raise typer.Exit(code)
+        code, told_to_stop = _child(once)
+        if told_to_stop or (code >= 0 and code not in WORTH_A_RESTART):
+            raise typer.Exit(code if code >= 0 else 128 - code)
         if restart < max_restarts:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             typer.echo(f"the controller died ({how}); restart {restart + 1} of {max_restarts}", err=True)
@@ -50,17 +50,23 @@ def supervised(once: Callable[[], None], max_restarts: int) -> None:
     raise typer.Exit(1)
 
 
-def _child(once: Callable[[], None]) -> int:
-    """Exit code of one forked run, negative for a signal."""
+def _child(once: Callable[[], None]) -> tuple[int, bool]:
+    """Exit code of one forked run, negative for a signal; and whether SIGTERM came, which is passed on."""
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
         os._exit(_exit_code(once))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child hears Ctrl-C itself
-    forward = signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))
+    heard: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        heard.append(number)
+        os.kill(pid, number)
+
+    forward = signal.signal(signal.SIGTERM, pass_on)
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), bool(heard)
     finally:
         signal.signal(signal.SIGINT, before)
         signal.signal(signal.SIGTERM, forward)

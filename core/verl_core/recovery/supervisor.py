@@ -45,7 +45,7 @@ def decide(
         decision = policy.decide(fault, facts)
         if decision is not None:
             return decision
-    return Decision("safe_mode", f"no recovery policy takes {fault.kind} of {fault.scope} (seen {same + 1} times)")
+    return Decision("safe_mode", f"no recovery policy takes {fault.kind} of {fault.scope}, seen {same + 1} ×")
 
 
 def _same_kind(fault: Fault, history: History) -> int:

@@ -7,6 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import orjson
@@ -17,15 +18,6 @@ from ..protocols import FileStorage, Storage
 
 FORMAT = 1  # of the run folder
 LOCK, RUN, CONTROLLER = ".lock", "run.json", "controller.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to write into a run, for the life of this process."""
-
-    run_id: str
-    nonce: str
-    release: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +41,8 @@ class Controller:
             return False
 
 
-def claim_run(storage: FileStorage, *, code_version: str) -> Claim:
-    """Take the lock, and give the run its id if it is new. Raises RunBusy."""
+def lock_run(storage: FileStorage) -> Callable[[], None]:
+    """Take the run's lock, which dies with this process; returns its release. Raises RunBusy."""
     release = storage.lock(LOCK)
     if release is None:
         holder = read_controller(storage)
@@ -58,13 +50,15 @@ def claim_run(storage: FileStorage, *, code_version: str) -> Claim:
         raise RunBusy(
             f"the run is held {who}", where=storage.uri, remedy="stop that one first, or use another --run-dir"
         )
+    return release
+
+
+def identify(storage: Storage, *, code_version: str) -> str:
+    """The run's id; a new run is given one. Raises like ``read_run_id``."""
     facts = {"format": FORMAT, "run_id": uuid.uuid4().hex[:16], "created": time.time(), "code_version": code_version}
-    try:
+    with suppress(ObjectExists):
         storage.put(RUN, orjson.dumps(facts, option=orjson.OPT_INDENT_2), if_absent=True)
-        run_id = str(facts["run_id"])
-    except ObjectExists:
-        run_id = read_run_id(storage)
-    return Claim(run_id, uuid.uuid4().hex[:16], release)
+    return read_run_id(storage)
 
 
 def read_run_id(storage: Storage) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import InputError, JournalError, RunMismatch, SafeModeError
 from ..protocols import FileStorage, Storage
-from .claim import CONTROLLER, RUN, Claim, claim_run, write_controller
+from .claim import CONTROLLER, RUN, identify, lock_run, read_run_id, write_controller
 from .history import History, fold
 from .journal import Log, read_log, repair
 
@@ -21,7 +23,9 @@ class OpenRun:
     storage: FileStorage
     log_storage: FileStorage
     log_path: str
-    claim: Claim
+    run_id: str
+    nonce: str  # of this attempt
+    unlock: Callable[[], None]
     log: Log
     history: History
     attempt: int
@@ -31,7 +35,7 @@ class OpenRun:
         try:
             self.storage.delete(CONTROLLER)
         finally:
-            self.claim.release()
+            self.unlock()
 
 
 def read_history(storage: Storage, log_storage: FileStorage, log_path: str) -> History:
@@ -48,36 +52,40 @@ def open_run(
 
     Raises RunBusy, JournalError (data without a readable log is never begun over), RunMismatch, SafeModeError.
     """
-    began = storage.stat(RUN) is not None
-    claim = claim_run(storage, code_version=code_version)
+    release = lock_run(storage)
     try:
         log = read_log(log_storage, log_path)
         history = fold(log.entries)
-        _check(storage, log_storage, log_path, claim, log, history, began, resume)
+        _check(storage, f"{log_storage.uri}/{log_path}", log, history, resume)
+        run_id, nonce = identify(storage, code_version=code_version), uuid.uuid4().hex[:16]
         attempt = history.attempt + 1
         repair(log_storage, log_path, log, attempt)
-        write_controller(storage, attempt=attempt, nonce=claim.nonce)
+        write_controller(storage, attempt=attempt, nonce=nonce)
     except BaseException:
-        claim.release()
+        release()
         raise
-    return OpenRun(storage, log_storage, log_path, claim, log, history, attempt)
+    return OpenRun(storage, log_storage, log_path, run_id, nonce, release, log, history, attempt)
 
 
-def _check(
-    storage: FileStorage, log_storage: FileStorage, log_path: str, claim: Claim, log: Log, history: History,
-    began: bool, resume: str,
-) -> None:  # fmt: skip
+def _check(storage: FileStorage, where: str, log: Log, history: History, resume: str) -> None:
+    """Reads only: a start that is refused leaves everything as it is."""
     if not log.entries and _has_data(storage):
         raise JournalError(
             "the folder holds data of a run, but no readable state log",
-            where=f"{log_storage.uri}/{log_path}",
+            where=where,
             remedy="restore it from a backup, or use another --run-dir; nothing was changed",
         )
-    if log.entries and history.run_id != claim.run_id:
+    if log.entries and storage.stat(RUN) is None:
         raise RunMismatch(
-            f"the state log belongs to run {history.run_id}, the folder to run {claim.run_id}",
-            where=f"{log_storage.uri}/{log_path}",
-            remedy="give each run its own state_log_path" if not began else "restore run.json or the log from a backup",
+            f"the state log belongs to run {history.run_id}, but the folder has no {RUN}",
+            where=where,
+            remedy=f"restore {RUN} from a backup, or give a new run its own state_log_path",
+        )
+    if log.entries and history.run_id != read_run_id(storage):
+        raise RunMismatch(
+            f"the state log belongs to run {history.run_id}, the folder to run {read_run_id(storage)}",
+            where=where,
+            remedy="give each run its own state_log_path",
         )
     if log.entries and resume == "never":
         raise InputError(
