@@ -34,7 +34,7 @@ class Alerts:
 
     def storage(self, error: StorageError) -> None:
         """Storage does not take writes; they are tried again while training goes on."""
-        self.send(Alert("medium", "storage is not writable", str(error), 0))
+        self.send(Alert("medium", "storage is not writable", str(error), None))
 
     def send(self, alert: Alert) -> None:
         now = self._clock()

@@ -20,11 +20,12 @@ from .config.checks import preflight
 from .config.load import LoadedConfig, read_config
 from .config.options import check_options
 from .config.schema import Config
-from .errors import VerlError
+from .errors import ConfigError, VerlError
 from .inputs import Inputs, Start
 from .loop import Controller
 from .plugins import discover, load
-from .types import RunFinished
+from .registry import HEALTH_CHECK, Registry
+from .types import BuildContext, RunFinished
 
 log = logging.getLogger("verl")
 
@@ -106,10 +107,20 @@ def create_trainer(
         loaded = read_config(None, overrides, base=config)
     place = absolute_uri(str(run_dir))
     found = load([*loaded.config.plugins, *plugins])
-    wrong = check_options(loaded.config, found.registry, loaded.places)
+    wrong = [
+        *check_options(loaded.config, found.registry, loaded.places),
+        *health_errors(loaded.config, found.registry),
+    ]
     for warning in preflight(loaded.config, run_dir=place, places=loaded.places, more=wrong):
         log.warning("%s", warning)
     return Trainer(Inputs(loaded, found, Start(place, resume, None, force_resume)))
+
+
+def health_errors(config: Config, registry: Registry) -> list[VerlError]:
+    """What the health checks of the loaded plugins find wrong before the start."""
+    context = BuildContext(model_path=config.model.actor.path, device=config.training.device)
+    checks = [registry.build(HEALTH_CHECK, name, {}, context) for name in registry.names(HEALTH_CHECK)]
+    return [ConfigError(f.text, where=f.check) for check in checks for f in check.check() if not f.ok]
 
 
 def get_available_backends() -> dict[str, str]:

@@ -16,7 +16,7 @@ from .alerts import Alerts
 from .algorithms.flow import RolloutRoles, TrainRoles, flow_of
 from .checkpoint.keeper import Keeper
 from .config.options import options_of
-from .errors import RunMismatch
+from .errors import ConfigError, RunMismatch
 from .fleet import Fleet
 from .inputs import Inputs, file_storage, log_place, record_inputs, storage_at
 from .loop import Controller
@@ -70,6 +70,9 @@ def assemble(inputs: Inputs) -> Controller:
 def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) -> Controller:
     config, observers = inputs.config, inputs.plugins.observers
     tolerance = config.training.fault_tolerance
+    if run.history.step > schedule.total_steps:
+        what = f"total_steps is {schedule.total_steps}, but the run is at step {run.history.step}"
+        raise ConfigError(what, where=run.storage.uri, remedy="give at least as many, or use another --run-dir")
     text = record_inputs(inputs, run)
     context = inputs.context(run.run_id, run.history.branch, run.attempt)
     writer, checkpointer = _stores(inputs, run, context)

@@ -103,6 +103,7 @@ class Inputs:
             attempt=attempt,
             seed=c.seed,
             model_path=c.model.actor.path,
+            allow_pickle=c.model.allow_pickle,
             dtype=c.model.actor.dtype,
             device=c.training.device,
             threads=c.training.threads,

@@ -333,7 +333,7 @@ class Alert:
     severity: Severity
     title: str
     text: str  # what happened, what was lost, what was done, how to avoid it
-    step: int
+    step: int | None  # None: of no step
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +365,7 @@ class BuildContext:
     seed: int = 0
     uri: str = ""  # of the storage to open
     model_path: str = ""
+    allow_pickle: bool = False
     dtype: str = "float32"
     device: str = "cpu"
     pad_id: int = 0

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from verl_core import errors, hookspecs, protocols
 from verl_core.config import read_config
+from verl_core.config.constraints import NO_EFFECT
 from verl_core.config.resume import MAY_CHANGE
 from verl_core.config.schema import Config
 from verl_core.errors import SafeModeError, VerlError
@@ -177,6 +178,7 @@ def test_the_config_page_marks_exactly_the_keys_that_nothing_reads() -> None:
     sources = [p for folder in ("core", "plugins") for p in (ROOT / folder).rglob("*.py")]
     read = {n.attr for p in sources for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.Attribute)}
     assert marked == {key for key, _ in leaves(Config()) if key.rpartition(".")[2] not in read}
+    assert marked == set(NO_EFFECT), "a start warns of them"
 
 
 def test_the_config_page_has_every_key_of_every_provider() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.support import runs
 from tests.support.tiny import Tiny
 
-STEPS = 100
+STEPS = 90
 KILLS = 20
 
 
@@ -42,9 +42,9 @@ def test_twenty_kills_at_random_moments_change_nothing(tiny: Tiny, tmp_path: Pat
             if pid is None or pid == last:
                 time.sleep(0.01)
                 continue
-            more = len(runs.entries(run)) + dice.randint(0, 16)  # up to three steps
+            more = runs.lines(run) + dice.randint(0, 40)  # up to eight steps
             until = time.monotonic() + 2
-            while len(runs.entries(run)) < more and time.monotonic() < until:
+            while runs.lines(run) < more and time.monotonic() < until:
                 time.sleep(0.002)
             time.sleep(dice.uniform(0.0, 0.05))
             with suppress(ProcessLookupError):  # it came to its end

@@ -53,6 +53,12 @@ def entries(run: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines]
 
 
+def lines(run: Path) -> int:
+    """How many lines of the state log are whole."""
+    log = run / "state_log.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
 def batches(run: Path) -> dict[str, bytes]:
     """Committed batches by name: their samples, byte for byte."""
     found = sorted((run / "rollouts").glob("epoch_*/batch_*/SUCCESS"))

@@ -32,6 +32,8 @@ from verl_core.registry import (
 )
 from verl_core.types import BuildContext
 
+from tests.support.tiny import Tiny
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -201,15 +203,23 @@ def command() -> typer.Typer:
     return app
 
 
-def test_check_says_what_is_fine_and_warns(command: typer.Typer, good: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text("rollout: {max_num_seqs: 8}\n")
-    arguments = ["--config", str(file), "--run-dir", str(tmp_path / "run"), *(f"--set={o}" for o in good)]
+def test_check_says_what_is_fine_and_warns(command: typer.Typer, tiny: Tiny, tmp_path: Path) -> None:
+    options = ["rollout.max_num_seqs=8", f"backup.local_backup_dir={tmp_path}"]
+    arguments = ["--config", str(tiny.config(8)), "--run-dir", str(tmp_path / "run"), *(f"--set={o}" for o in options)]
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 0, done.output
-    assert "warning: " in done.output
-    assert "are fine" in done.output
+    assert "warning: --set rollout.max_num_seqs" in done.output
+    assert "backup.local_backup_dir: has no effect yet" in done.output
+    assert "22 prompts are fine" in done.output
     assert not (tmp_path / "run").exists()
+
+
+def test_check_reads_the_data_and_asks_for_the_device(command: typer.Typer, tiny: Tiny, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("no json\n")
+    for option, expected in ((f"data.train_files=[{bad}]", "bad.jsonl:1"), ("training.device=cuda", "no CUDA device")):
+        done = CliRunner().invoke(command, ["--config", str(tiny.config(8)), f"--set={option}"])
+        assert (done.exit_code, expected in done.output) == (2, True), done.output
 
 
 def test_check_lists_all_findings_and_leaves_with_2(command: typer.Typer, good: list[str], tmp_path: Path) -> None:

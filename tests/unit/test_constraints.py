@@ -75,7 +75,7 @@ def test_the_defaults_satisfy_all_constraints() -> None:
     ],
 )
 def test_a_value_out_of_its_range_is_one_error_with_its_key(override: str) -> None:
-    [found] = findings(override)
+    [found] = [finding for finding in findings(override) if not finding.warning]
     assert (found.key, found.warning) == (override.partition("=")[0], False)
     assert found.remedy
 
@@ -92,7 +92,7 @@ def test_a_value_out_of_its_range_is_one_error_with_its_key(override: str) -> No
     ],
 )
 def test_a_value_at_the_edge_of_its_range_is_fine(override: str) -> None:
-    assert findings(override) == []
+    assert [finding for finding in findings(override) if not finding.warning] == []
 
 
 @given(step=st.integers(1, 96), batch=st.integers(1, 96))

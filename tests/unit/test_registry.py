@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -175,7 +176,8 @@ def test_a_config_class_that_cannot_hold_options_is_refused_at_once() -> None:
 @pytest.fixture
 def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "my_rewards.py").write_text(
+    monkeypatch.delitem(sys.modules, "rewards_of_a_user", raising=False)
+    (tmp_path / "rewards_of_a_user.py").write_text(
         "def same(response, answer):\n    return response == answer\n"
         "def alone(response):\n    return 1.0\n"
         "def nothing(response, answer):\n    return None\n"
@@ -186,7 +188,7 @@ def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 
 def test_a_function_is_a_reward_without_a_plugin(rewards: Registry) -> None:
-    reward = rewards.build(REWARD, "my_rewards:same", {}, CONTEXT)
+    reward = rewards.build(REWARD, "rewards_of_a_user:same", {}, CONTEXT)
     prompts = [Prompt(0, "a?", "a", (1,)), Prompt(1, "b?", "b", (2,))]
     assert reward.score(prompts, ["a", "c"]) == [1.0, 0.0]
 
@@ -196,11 +198,11 @@ def test_a_function_is_a_reward_without_a_plugin(rewards: Registry) -> None:
     [
         ("no_such_module_here:same", "No module named 'no_such_module_here'.*PYTHONPATH"),
         ("my_broken_rewards:same", "RuntimeError: no licence — .*PYTHONPATH"),
-        ("my_rewards:sane", "has no function 'sane', did you mean 'same'"),
-        ("my_rewards:number", "has no function 'number'"),
-        ("my_rewards:", "has no function ''"),
+        ("rewards_of_a_user:sane", "has no function 'sane', did you mean 'same'"),
+        ("rewards_of_a_user:number", "has no function 'number'"),
+        ("rewards_of_a_user:", "has no function ''"),
         (":same", "cannot be imported"),
-        ("my_rewards:alone", r"cannot be called with \(response, answer\).*def function\(response"),
+        ("rewards_of_a_user:alone", r"cannot be called with \(response, answer\).*def function\(response"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_an_error_with_the_remedy(rewards: Registry, name: str, message: str) -> None:
@@ -212,15 +214,15 @@ def test_a_function_that_cannot_be_used_is_an_error_with_the_remedy(rewards: Reg
 
 def test_a_function_has_no_options(rewards: Registry) -> None:
     with pytest.raises(ConfigError, match="unknown key 'scale'"):
-        rewards.build(REWARD, "my_rewards:same", {"scale": 2}, CONTEXT)
+        rewards.build(REWARD, "rewards_of_a_user:same", {"scale": 2}, CONTEXT)
 
 
 def test_a_function_that_returns_no_number_is_named(rewards: Registry) -> None:
-    reward = rewards.build(REWARD, "my_rewards:nothing", {}, CONTEXT)
-    with pytest.raises(PluginError, match="reward 'my_rewards:nothing' returned None — return a float"):
+    reward = rewards.build(REWARD, "rewards_of_a_user:nothing", {}, CONTEXT)
+    with pytest.raises(PluginError, match="reward 'rewards_of_a_user:nothing' returned None — return a float"):
         reward.score([Prompt(0, "a?", "a", (1,))], ["a"])
 
 
 def test_only_rewards_are_looked_up_as_functions(rewards: Registry) -> None:
     with pytest.raises(PluginError, match="no loaded plugin offers recovery"):
-        rewards.get(RECOVERY, "my_rewards:same")
+        rewards.get(RECOVERY, "rewards_of_a_user:same")

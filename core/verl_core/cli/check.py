@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import plugins as plugin_loader
+from ..api import health_errors
 from ..config import LoadedConfig, inspect_config, read_config
 from ..config.options import check_options
 from ..errors import InputError, PreflightError, VerlError
+from ..inputs import Inputs, Start
 
 
 def check(
@@ -21,7 +23,7 @@ def check(
     plugins: Annotated[list[str] | None, typer.Option("--plugins", help="Plugins to load (a,b; repeatable).")] = None,
     run_dir: Annotated[str | None, typer.Option("--run-dir", help="Folder or URI of the run.")] = None,
 ) -> None:
-    """Check config, plugins, paths and model folder; exit code 2 when a run would be refused. Writes nothing."""
+    """Check config, plugins, paths, model folder and data; exit code 2 when a run would be refused. Writes nothing."""
     rows: list[tuple[str, VerlError]] = []
     redact: Callable[[str], str] = str
     try:
@@ -30,12 +32,15 @@ def check(
         rows += [("error", error) for error in (*_plugin_errors(loaded, plugins or ()), *report.errors)]
         rows += [("warning", warning) for warning in report.warnings]
         redact = loaded.redact
+        if not any(level == "error" for level, _ in rows):
+            found = plugin_loader.load([*(plugins or ()), *loaded.config.plugins])
+            prompts = Inputs(loaded, found, Start(run_dir or "")).train.prompts
     except InputError as error:
         rows += [("error", e) for e in (error.findings if isinstance(error, PreflightError) else [error])]
     _print([(level, *(redact(text) for text in (e.where, e.what, e.remedy))) for level, e in rows])
     if any(level == "error" for level, _ in rows):
         raise typer.Exit(InputError.exit_code)
-    typer.echo(f"{config}: config, plugins, paths and model folder are fine")
+    typer.echo(f"{config}: config, plugins, paths, model folder and {len(prompts)} prompts are fine")
 
 
 def _plugin_errors(loaded: LoadedConfig, named: Sequence[str]) -> Sequence[VerlError]:
@@ -43,7 +48,7 @@ def _plugin_errors(loaded: LoadedConfig, named: Sequence[str]) -> Sequence[VerlE
         registry = plugin_loader.load([*named, *loaded.config.plugins]).registry
     except InputError as error:
         return [error]
-    return check_options(loaded.config, registry, loaded.places)
+    return [*check_options(loaded.config, registry, loaded.places), *health_errors(loaded.config, registry)]
 
 
 def _print(rows: Sequence[tuple[str, ...]]) -> None:

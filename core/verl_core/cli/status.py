@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
+from statistics import mean
 from typing import Annotated
 
 import orjson
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
 from ..state.claim import read_controller
 from ..state.history import History, fold
@@ -57,23 +56,25 @@ def facts_of(place: RunPlace, history: History) -> dict[str, object]:
 
 
 def _show(place: RunPlace, history: History, facts: dict[str, object]) -> None:
-    table = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
     live = f"process {facts['pid']} is at work" if facts["pid"] else "no process"
-    table.add_row("run", f"{facts['run_id'] or '(nothing begun)'} in {place.storage.uri}")
-    table.add_row("state", f"{facts['state']}, {live}, attempt {facts['attempt']}")
-    table.add_row("step", f"{facts['step']} of {facts['total_steps']}")
-    kept = [r for r in history.rewards if r is not None]
-    if kept:
-        first, last = kept[:10], kept[-10:]
-        table.add_row("reward", f"first {sum(first) / len(first):.3f}, last {sum(last) / len(last):.3f} (means of ten)")
-    table.add_row("prompts", f"{facts['prompts_consumed']} consumed in {facts['batches_committed']} batches")
+    kept = [reward for reward in history.rewards if reward is not None]
     saved = history.checkpoints.get(max(history.checkpoints, default=-1))
-    table.add_row("checkpoint", f"step {saved.step}, {saved.bytes / 1e6:.1f} MB" if saved else "none")
-    table.add_row("faults", f"{facts['faults']}, condemned: {', '.join(history.condemned) or 'nothing'}")
-    table.add_row("policy", str(facts["policy_digest"]))
+    rows = {
+        "run": f"{facts['run_id'] or '(nothing begun)'} in {place.storage.uri}",
+        "state": f"{facts['state']}, {live}, attempt {facts['attempt']}",
+        "step": f"{facts['step']} of {facts['total_steps']}",
+        "reward": f"first {mean(kept[:10]):.3f}, last {mean(kept[-10:]):.3f} (means of ten)" if kept else "none yet",
+        "prompts": f"{facts['prompts_consumed']} consumed in {facts['batches_committed']} batches",
+        "checkpoint": f"step {saved.step}, {saved.bytes / 1e6:.1f} MB" if saved else "none",
+        "condemned": ", ".join(history.condemned) or "nothing",
+        "faults": str(facts["faults"]),
+        "policy": str(facts["policy_digest"]),
+    }
     if history.steps:
-        age = time.time() - history.steps[history.step].time
-        table.add_row("last step", f"{age:,.0f} s ago")
-    Console(highlight=False).print(table, markup=False)
+        rows["last step"] = f"{time.time() - history.steps[history.step].time:,.0f} s ago"
+    for name, text in rows.items():
+        typer.echo(f"{name:<12}{text}")
+    for fault in history.recent:
+        typer.echo(f"{'fault':<12}{fault}")
     if facts["safe_mode"]:
-        typer.echo("SAFE_MODE: nothing goes on before `verl-core confirm RUN --name YOU --reason WHY`")
+        typer.echo(f"SAFE_MODE: nothing goes on before `verl-core confirm {place.storage.uri} --name YOU --reason WHY`")

@@ -41,6 +41,17 @@ _AT_LEAST: dict[str, int] = {
     "distributed.rollout_workers": 1,
     "distributed.train_ranks": 1,
 }
+NO_EFFECT = (  # accepted, so that configs stay valid; nothing reads them yet
+    "model.actor.hybrid_engine.enable_checkpointing",
+    "model.actor.hybrid_engine.snapshot_interval_steps",
+    "training.runtime_interval_steps",
+    f"{_LIMITS}.rollout_lost_fraction",
+    f"{_LIMITS}.train_nodes_lost",
+    f"{_LIMITS}.node_lost_sec",
+    f"{_LIMITS}.checkpoint_storage_down_sec",
+    "storage.max_concurrent_uploads",
+    "backup.local_backup_dir",
+)
 _POSITIVE = (  # and finite: a time without end is no bound
     "training.optim.lr",
     "training.optim.eps",
@@ -67,7 +78,15 @@ _ALONE = ("distributed.rollout_workers", "distributed.train_ranks")
 
 def check_constraints(config: Config) -> list[Finding]:
     """All findings, errors and warnings, in the order of the rules."""
-    return [*_ranges(config), *_batches(config), *_sampling(config), *_data(config), *_cluster(config)]
+    return [*_ranges(config), *_batches(config), *_sampling(config), *_data(config), *_cluster(config), *_idle(config)]
+
+
+def _idle(config: Config) -> Iterator[Finding]:
+    for key in NO_EFFECT:
+        if attrgetter(key)(config) != attrgetter(key)(Config()):
+            yield Finding(
+                key, "has no effect yet", "leave it at its default, so that nobody counts on it", warning=True
+            )
 
 
 def _ranges(config: Config) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -41,6 +42,7 @@ class History:
     evals: dict[int, float] = field(default_factory=dict)
     faults: list[tuple[str, str]] = field(default_factory=list)  # (kind, scope) since the last confirmation
     fault_count: int = 0
+    recent: deque[str] = field(default_factory=lambda: deque(maxlen=5))  # newest faults and decisions, in words
     retry_times: list[float] = field(default_factory=list)  # wall time of each retry
     prepared: dict[int, str] = field(default_factory=dict)  # step → digest of the state that was loaded
     platforms: dict[int, PlatformKey] = field(default_factory=dict)  # attempt → where it ran
@@ -164,6 +166,7 @@ def _condemned(h: History, e: Entry) -> None:
 def _faulted(h: History, e: Entry) -> None:
     fault = cast(Mapping[str, object], e.payload["fault"])
     h.faults.append((str(fault["kind"]), str(fault["scope"])))
+    h.recent.append(f"step {fault['step']}: {fault['kind']} of {fault['scope']}: {fault['evidence']}")
     h.fault_count += 1
 
 
@@ -176,6 +179,7 @@ def _confirmed(h: History, e: Entry) -> None:
     h.confirmations.append((str(e.payload["who"]), str(e.payload["reason"])))
     h.faults.clear()
     h.retry_times.clear()
+    h.recent.clear()
 
 
 _READERS = {

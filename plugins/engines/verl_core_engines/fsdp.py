@@ -14,14 +14,14 @@ import torch
 from verl_core.draws import seed_of
 from verl_core.errors import ConfigError, OutOfMemory, WorkerError
 from verl_core.hookspecs import Register, hookimpl
-from verl_core.protocols import LossFn, TrainEngine
+from verl_core.protocols import HealthCheck, LossFn, TrainEngine
 from verl_core.types import BuildContext, PlatformKey, Slice, TensorChunk, TensorSums, TrainBatch, UpdateMetrics
 
 from .models import load_model, small_files
 from .optimizer import MasterAdamW
 from .packing import Layout, Pack, lay_out, micro_batches, packs_of
 from .tensors import copy_in, copy_out, tensor_sums, whole
-from .torch_setup import platform_key, prepare
+from .torch_setup import DeviceCheck, platform_key, prepare
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
@@ -173,6 +173,16 @@ class FsdpEngine:
 
 def build(config: FsdpConfig, context: BuildContext) -> FsdpEngine:
     return FsdpEngine(config, context)
+
+
+@dataclass
+class DeviceConfig:
+    """No options."""
+
+
+@hookimpl
+def register_health_checks(register: Register[HealthCheck]) -> None:
+    register("device", DeviceConfig, lambda config, context: DeviceCheck(context.device))
 
 
 @hookimpl

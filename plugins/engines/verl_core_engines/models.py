@@ -37,12 +37,14 @@ class Model:
 
 
 def load_model(context: BuildContext, device: torch.device, attention: str) -> Model:
-    """The model of ``context.model_path`` without dropout: safetensors only, never code from the folder.
+    """The model of ``context.model_path`` without dropout: safetensors, or a pickle where it is allowed by name; never
+    code from the folder.
 
     Raises ModelError: folder missing, malformed, or its weights do not fit its config.
     """
     where = context.model_path
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what it would warn of is checked below
     try:
         config = AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
         for name in _DROPOUTS:  # ratios of probabilities mean something only without it
@@ -55,7 +57,7 @@ def load_model(context: BuildContext, device: torch.device, attention: str) -> M
             attn_implementation=attention,
             local_files_only=True,
             trust_remote_code=False,
-            use_safetensors=True,
+            use_safetensors=None if context.allow_pickle else True,
             output_loading_info=True,
         )
         module, report = loaded

@@ -7,7 +7,7 @@ import os
 import torch
 import torch.utils.deterministic
 from verl_core.errors import ConfigError
-from verl_core.types import BuildContext, PlatformKey
+from verl_core.types import BuildContext, HealthFinding, PlatformKey
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -33,6 +33,19 @@ def prepare(context: BuildContext) -> torch.device:
     torch.backends.cudnn.allow_tf32 = not context.deterministic
     torch.backends.cudnn.benchmark = False
     return device
+
+
+class DeviceCheck:
+    """Health check ``device``: whether ``training.device`` is there, asked before anything is written."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def check(self) -> list[HealthFinding]:
+        try:
+            return [HealthFinding("training.device", True, f"{_device(self._device)}")]
+        except ConfigError as error:
+            return [HealthFinding("training.device", False, f"{error.what} — {error.remedy}")]
 
 
 def platform_key(context: BuildContext, device: torch.device, layout: str) -> PlatformKey:

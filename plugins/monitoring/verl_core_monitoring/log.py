@@ -22,7 +22,8 @@ class LogConfig:
 
 class LogAlertSink:
     def send(self, alert: Alert) -> None:
-        logger.log(LEVELS[alert.severity], "step %d: %s: %s", alert.step, alert.title, alert.text)
+        place = "" if alert.step is None else f"step {alert.step}: "
+        logger.log(LEVELS[alert.severity], "%s%s: %s", place, alert.title, alert.text)
 
 
 class LogMetricSink:
