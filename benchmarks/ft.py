@@ -1,31 +1,32 @@
 """Group ``ft``: what fault tolerance costs a step of the quickstart, against the same run without it.
 
-Off means: no commits, no synced state log, no save but the last. The two runs take turns in pieces of twenty steps in
-one process; the first step of a piece (imports, loading) is left out.
+Off means: no commits, no synced state log, no save but the last. Both runs live in one process and take turns of eight
+steps, so that a machine that is slow for a while is slow for both; the first step of a turn is left out.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
+import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import verl_core
+from verl_core.api import Trainer
 from verl_core.config.compose import packaged_configs
 from verl_core.quickstart.model import make_tiny_model
 from verl_core.quickstart.task import write_sort_task
 
-PIECES, STEPS = 11, 20  # 11 × 19 = 209 steps are measured of each
+TURNS, STEPS = 30, 8  # 30 × 7 = 210 steps are measured of each
 
 
 def measure() -> dict[str, float]:
     """``ft_overhead_ratio``: median seconds of a step with, over without; the means beside it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        seconds = _take_turns(folder, make_tiny_model(folder / "model", 0), write_sort_task(folder / "data", 0))
-    on, off = seconds["true"], seconds["false"]
+        model, data = make_tiny_model(folder / "model", 0), write_sort_task(folder / "data", 0)
+        on, off = take_turns([_trainer(folder, model, data, enabled) for enabled in ("true", "false")])
     return {
         "ft_overhead_ratio": statistics.median(on) / statistics.median(off),
         "ft_overhead_mean_ratio": statistics.mean(on) / statistics.mean(off),
@@ -34,22 +35,45 @@ def measure() -> dict[str, float]:
     }
 
 
-def _take_turns(folder: Path, model: Path, data: Path) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {"true": [], "false": []}
-    for piece in range(PIECES):
-        for enabled in ("true", "false") if piece % 2 else ("false", "true"):
-            trainer = verl_core.create_trainer(
-                packaged_configs() / "quickstart.yaml",
-                run_dir=folder / enabled,
-                overrides=[
-                    f"model.actor.path={model}",
-                    f"data.train_files=[{data}]",
-                    f"training.fault_tolerance.enabled={enabled}",
-                    f"total_steps={PIECES * STEPS}",
-                ],
-            )
-            moments: list[float] = []
-            trainer.on("step_finished", lambda _, moments=moments: moments.append(time.perf_counter()))
-            trainer.run(until_step=(piece + 1) * STEPS)
-            seconds[enabled] += [b - a for a, b in pairwise(moments)]
+def take_turns(trainers: list[Trainer]) -> list[list[float]]:
+    """Seconds of the measured steps of each. One trainer is at work at a time."""
+    turns = [threading.Semaphore(1 if i == 0 else 0) for i in range(len(trainers))]
+    seconds: list[list[float]] = [[] for _ in trainers]
+
+    def run(mine: int) -> None:
+        done, since = 0, 0.0
+
+        def step(_: object) -> None:
+            nonlocal done, since
+            done, now = done + 1, time.perf_counter()
+            if done % STEPS != 1:
+                seconds[mine].append(now - since)
+            if done % STEPS == 0:
+                turns[(mine + 1) % len(trainers)].release()
+                turns[mine].acquire(timeout=600)
+            since = time.perf_counter()
+
+        trainers[mine].on("step_finished", step)
+        turns[mine].acquire(timeout=600)
+        trainers[mine].run()
+        turns[(mine + 1) % len(trainers)].release()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(trainers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     return seconds
+
+
+def _trainer(folder: Path, model: Path, data: Path, enabled: str) -> Trainer:
+    return verl_core.create_trainer(
+        packaged_configs() / "quickstart.yaml",
+        run_dir=folder / enabled,
+        overrides=[
+            f"model.actor.path={model}",
+            f"data.train_files=[{data}]",
+            f"training.fault_tolerance.enabled={enabled}",
+            f"total_steps={TURNS * STEPS}",
+        ],
+    )
