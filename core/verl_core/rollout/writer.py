@@ -146,7 +146,7 @@ class AtomicWriter:
             self._storage.write(f"{folder}/{name}", data)
             crash.point("commit.written")
         for name, data in files.items():
-            if self._storage.get(f"{folder}/{name}") != data:
+            if data and self._storage.get(f"{folder}/{name}") != data:
                 raise DamagedBatch("it reads back differently from what was written", where=f"{folder}/{name}")
         crash.point("commit.verified")
 

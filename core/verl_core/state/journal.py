@@ -144,13 +144,17 @@ class _LogFile:
 
     def __init__(self, storage: FileStorage, path: str, size: int, sync: bool) -> None:
         self._storage, self._path, self._size, self._sync = storage, path, size, sync
+        self._sure = False  # that the file has this size
 
     def write(self, lines: bytes) -> None:
-        there = self._storage.stat(self._path)
-        if there is not None and there.size != self._size:
-            self._storage.truncate(self._path, self._size)
+        if not self._sure:
+            there = self._storage.stat(self._path)
+            if there is not None and there.size != self._size:
+                self._storage.truncate(self._path, self._size)
+        self._sure = False
         self._storage.append(self._path, lines, sync=self._sync)
         self._size += len(lines)
+        self._sure = True
 
 
 def repair(storage: FileStorage, path: str, log: Log, attempt: int) -> None:

@@ -85,15 +85,17 @@ class LocalStorage:
     def write(self, path: str, data: Bytes | Iterable[Bytes]) -> int:
         target = self._at(path)
         with posix.mapped(target):
-            os.makedirs(os.path.dirname(target), exist_ok=True)
             crash.point("write.begun")
-            return posix.write(target, data, os.O_CREAT | os.O_TRUNC, sync=False)
+            try:
+                return posix.write(target, data, os.O_CREAT | os.O_TRUNC, sync=False)
+            except FileNotFoundError:  # the folder; nothing was taken from data yet
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                return posix.write(target, data, os.O_CREAT | os.O_TRUNC, sync=False)
 
     def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         target = self._at(path)
-        with posix.mapped(target), open(target, "rb") as file:
-            file.seek(start)
-            return file.read(-1 if end is None else max(0, end - start))
+        with posix.mapped(target):
+            return posix.read(target, start, end)
 
     def list(self, prefix: str = "") -> Iterator[ObjectStat]:
         folder = prefix.rstrip("/")
