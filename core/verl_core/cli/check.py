@@ -25,6 +25,7 @@ def check(
 ) -> None:
     """Check config, plugins, paths, model folder and data; exit code 2 when a run would be refused. Writes nothing."""
     rows: list[tuple[str, VerlError]] = []
+    prompts = 0
     redact: Callable[[str], str] = str
     try:
         loaded = read_config(config, overrides or ())
@@ -34,13 +35,13 @@ def check(
         redact = loaded.redact
         if not any(level == "error" for level, _ in rows):
             found = plugin_loader.load([*(plugins or ()), *loaded.config.plugins])
-            prompts = Inputs(loaded, found, Start(run_dir or "")).train.prompts
+            prompts = len(Inputs(loaded, found, Start(run_dir or "")).train.prompts)
     except InputError as error:
         rows += [("error", e) for e in (error.findings if isinstance(error, PreflightError) else [error])]
     _print([(level, *(redact(text) for text in (e.where, e.what, e.remedy))) for level, e in rows])
     if any(level == "error" for level, _ in rows):
         raise typer.Exit(InputError.exit_code)
-    typer.echo(f"{config}: config, plugins, paths, model folder and {len(prompts)} prompts are fine")
+    typer.echo(f"{config}: config, plugins, paths, model folder and {prompts} prompts are fine")
 
 
 def _plugin_errors(loaded: LoadedConfig, named: Sequence[str]) -> Sequence[VerlError]:
