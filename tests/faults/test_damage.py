@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from verl_core.errors import DamagedBatch, DamagedCheckpoint, JournalError
+from verl_core.errors import DamagedBatch, DamagedCheckpoint, JournalError, RunMismatch
 
 from tests.support import runs
 from tests.support.tiny import Tiny
@@ -118,3 +118,12 @@ def test_a_folder_in_which_nothing_was_begun_simply_begins(tiny: Tiny, undisturb
     (run / "state_log.jsonl").write_bytes(b'{"seq":0,"ti')
     result = tiny.trainer(run, 8).run()
     assert result.policy_digest == runs.status(undisturbed)["policy_digest"]
+
+
+def test_a_folder_that_lost_its_run_description_is_refused_untouched(tiny: Tiny, paused: Path, tmp_path: Path) -> None:
+    run = copy(paused, tmp_path)
+    (run / "run.json").unlink()
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    with pytest.raises(RunMismatch, match=r"restore run\.json"):
+        tiny.trainer(run, 8).run()
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before

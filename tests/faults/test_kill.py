@@ -106,3 +106,17 @@ def test_until_step_in_pieces_is_the_same_run(tiny: Tiny, undisturbed: Path, tmp
         assert result.step == step
         assert runs.status(run)["last_checkpoint_step"] == step
     same_run(run, undisturbed)
+
+
+def test_sigterm_to_the_parent_stops_the_controller_and_is_not_a_crash(tiny: Tiny, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ("run", "--config", tiny.config(500), "--run-dir", run, "--max-restarts", "5")
+    process = runs.start(*arguments, log=tmp_path / "log")
+    runs.wait_for(lambda: runs.batches(run) or process.poll() is not None, 60, "the first batch")
+    child = runs.controller_pid(run)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert child is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert "restart" not in (tmp_path / "log").read_text()
