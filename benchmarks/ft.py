@@ -1,6 +1,6 @@
 """Group ``ft``: what fault tolerance costs a step of the quickstart, against the same run without it.
 
-Off means: no commits, no synced state log, no save but the last. Both runs live in one process and take turns of eight
+Off means: no commits, no synced state log, no save but the last. Both runs live in one process and take turns of eleven
 steps, so that a machine that is slow for a while is slow for both; the first step of a turn is left out. Each round
 builds both anew, the other one first: where an engine's memory happens to lie is worth some percent of its speed.
 """
@@ -19,7 +19,7 @@ from verl_core.config.compose import packaged_configs
 from verl_core.quickstart.model import make_tiny_model
 from verl_core.quickstart.task import write_sort_task
 
-ROUNDS, TURNS, STEPS = 12, 3, 8  # 12 × 3 × 7 = 252 steps are measured of each
+ROUNDS, TURNS, STEPS = 30, 1, 11  # 30 × 1 × 10 = 300 steps are measured of each
 
 
 def measure() -> dict[str, float]:

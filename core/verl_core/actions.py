@@ -89,13 +89,12 @@ class Actions:
     def tell_news(self) -> None:
         """Journal the checkpoints that the writer thread committed, and let the oldest go."""
         parts = self._parts
-        for ref in parts.keeper.news():
-            self._note("checkpoint_committed", {"ref": ref})
-            parts.observers.checkpoint_committed(ref)
-            expired = parts.keeper.expired(good=ref.step)
-            if expired:
-                self._note("checkpoints_deleted", {"steps": [old.step for old in expired]})
-                parts.keeper.delete(expired)
+        for saved in parts.keeper.news():
+            self._note("checkpoint_committed", {"ref": saved.ref})
+            parts.observers.checkpoint_committed(saved.ref)
+            if saved.expired:
+                self._note("checkpoints_deleted", {"steps": [old.step for old in saved.expired]})
+                parts.keeper.delete(saved.expired)
 
     def _condemn(self, ref: CheckpointRef, reason: str) -> None:
         self._note("condemned", {"kind": "checkpoint", "step": ref.step, "name": ref.name, "reason": reason})

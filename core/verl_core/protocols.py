@@ -84,11 +84,11 @@ class FileStorage(Storage, Protocol):
     """A store that is a file system: folders can be staged and renamed, files appended to and locked."""
 
     def write(self, path: str, data: Bytes | Iterable[Bytes]) -> int:
-        """Write a file without waiting for the disk; ``publish`` makes it durable."""
+        """Write a file below a staged folder: its content is durable on return, its name with ``publish``."""
         ...
 
     def publish(self, staged: str, target: str) -> None:
-        """Sync the folder ``staged`` with all its files and rename it once onto ``target``.
+        """Sync the names below the folder ``staged`` and rename it once onto ``target``.
 
         Raises ``ObjectExists`` when ``target`` is there, and leaves ``staged`` as it is. An error of the rename
         is decided by looking at the target: done is done.

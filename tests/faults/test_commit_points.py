@@ -22,7 +22,8 @@ FIRST, SECOND = spec(0), spec(1, version=1)
 @pytest.fixture(autouse=True)
 def _without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed process loses nothing that the kernel has, so syncs would only cost time here."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda handle: None)
 
 
 def commit(at: AtomicWriter, batch: int = 1) -> BatchRef:

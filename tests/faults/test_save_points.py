@@ -21,7 +21,8 @@ from tests.support.made import checkpointer, state
 @pytest.fixture(autouse=True)
 def _without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed process loses nothing that the kernel has, so syncs would only cost time here."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda handle: None)
 
 
 def save_and_prune(at: ShardedCheckpointer, attempt: int = 0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..errors import DamagedCheckpoint, InputError, RunMismatch
 from ..protocols import Checkpointer, CheckpointReader
@@ -13,12 +14,21 @@ from ..writes import WriteQueue
 from .retention import to_delete
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A committed checkpoint, and those that the retention policy gives up for it: never itself; delete them only
+    after it is journalled."""
+
+    ref: CheckpointRef
+    expired: Sequence[CheckpointRef]
+
+
 class Keeper:
     """Saves behind training, on the writer thread. What it did comes out of ``news``, to be journalled."""
 
     def __init__(self, checkpointer: Checkpointer, writes: WriteQueue, keep: int) -> None:
         self._checkpointer, self._writes, self._keep = checkpointer, writes, keep
-        self._news: queue.SimpleQueue[CheckpointRef] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[Saved] = queue.SimpleQueue()
         self._room = threading.Semaphore(2)  # copies of the state that wait in memory
 
     def newest_good(
@@ -64,21 +74,18 @@ class Keeper:
             self._writes.check()
 
         def write() -> None:
-            self._news.put(self._checkpointer.save(state))
+            ref = self._checkpointer.save(state)
+            self._news.put(Saved(ref, to_delete(self._checkpointer.list(), self._keep, protected=(ref.step,))))
             self._room.release()
 
         self._writes.submit(write)
 
-    def news(self) -> list[CheckpointRef]:
-        """Checkpoints committed since the last call."""
-        found: list[CheckpointRef] = []
+    def news(self) -> list[Saved]:
+        """What was committed since the last call."""
+        found: list[Saved] = []
         while not self._news.empty():
             found.append(self._news.get())
         return found
-
-    def expired(self, good: int) -> list[CheckpointRef]:
-        """What the retention policy gives up, never the step ``good``; delete only after it is journalled."""
-        return to_delete(self._checkpointer.list(), self._keep, protected=(good,))
 
     def delete(self, refs: Sequence[CheckpointRef]) -> None:
         for ref in refs:

@@ -87,10 +87,10 @@ class LocalStorage:
         with posix.mapped(target):
             crash.point("write.begun")
             try:
-                return posix.write(target, data, os.O_CREAT | os.O_TRUNC, sync=False)
+                return posix.write(target, data, os.O_CREAT | os.O_TRUNC, sync=True)
             except FileNotFoundError:  # the folder; nothing was taken from data yet
                 os.makedirs(os.path.dirname(target), exist_ok=True)
-                return posix.write(target, data, os.O_CREAT | os.O_TRUNC, sync=False)
+                return posix.write(target, data, os.O_CREAT | os.O_TRUNC, sync=True)
 
     def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         target = self._at(path)
@@ -126,10 +126,10 @@ class LocalStorage:
     def publish(self, staged: str, target: str) -> None:
         source, goal = self._at(staged), self._at(target)
         with posix.mapped(source):
-            posix.sync_tree(source)
+            posix.sync_folders(source)
         crash.point("publish.synced")
         try:
-            self.move(staged, target)
+            self._rename(source, goal)  # that the old name is gone need not last: leftovers are swept
         except ObjectExists:
             with posix.mapped(goal):
                 posix.sync_folder(os.path.dirname(goal))  # whoever published it may have died before its own sync
@@ -138,12 +138,8 @@ class LocalStorage:
 
     def move(self, path: str, target: str) -> None:
         source, goal = self._at(path), self._at(target)
-        with posix.mapped(f"{source} → {goal}"):
-            posix.make_folder(os.path.dirname(goal))
-            crash.point("move.begun")
-            posix.rename_new(source, goal)
-            crash.point("move.renamed")
-            posix.sync_folder(os.path.dirname(goal))
+        self._rename(source, goal)
+        with posix.mapped(source):
             posix.sync_folder(os.path.dirname(source))
 
     def append(self, path: str, data: Bytes, *, sync: bool = True) -> None:
@@ -177,6 +173,15 @@ class LocalStorage:
         with posix.mapped(folder):
             info = os.statvfs(folder)
         return info.f_bavail * info.f_frsize
+
+    @staticmethod
+    def _rename(source: str, goal: str) -> None:
+        with posix.mapped(f"{source} → {goal}"):
+            posix.make_folder(os.path.dirname(goal))
+            crash.point("move.begun")
+            posix.rename_new(source, goal)
+            crash.point("move.renamed")
+            posix.sync_folder(os.path.dirname(goal))
 
     def _at(self, path: str) -> str:
         if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):

@@ -50,6 +50,7 @@ def write(path: str, data: Bytes | Iterable[Bytes], flags: int, *, sync: bool) -
             crash.point("write.part")
         if sync:
             os.fdatasync(handle)
+            crash.point("write.synced")
     finally:
         os.close(handle)
     return size
@@ -112,14 +113,12 @@ def sync_folder(path: str) -> None:
     _sync(path, os.O_DIRECTORY)
 
 
-def sync_tree(path: str) -> None:
+def sync_folders(path: str) -> None:
+    """Sync the names in a folder and in all below it; their files were synced as they were written."""
     with os.scandir(path) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_dir():
-                sync_tree(entry.path)
-            else:
-                _sync(entry.path)
-            crash.point("publish.file")
+        for name in sorted(entry.path for entry in entries if entry.is_dir()):
+            sync_folders(name)
+            crash.point("publish.folder")
     sync_folder(path)
 
 
