@@ -20,18 +20,24 @@ class Actions:
     def __init__(self, parts: Parts, note: Callable[[str, object], None]) -> None:
         self._parts, self._note = parts, note
 
-    def prepare(self) -> ev.Prepared:
-        """Resume is not a mode: load the newest good state, or none; the schedule says what comes after it."""
+    def prepare(self, again: bool) -> ev.Prepared:
+        """Resume is not a mode: load the newest good state, or none; the schedule says what comes after it.
+
+        ``again``: the same, but only the training group is started anew.
+        """
         parts = self._parts
-        parts.writes.barrier()  # the attempt is on record before it changes anything
-        swept = parts.sweep()
+        parts.writes.barrier()  # what led here is on record before it changes anything
+        swept = [] if again else parts.sweep()
         if swept:
             self._note("swept", {"names": swept})
-        found = parts.start(self._condemn)
+        found = parts.start(self._condemn, again)
         step = found[0].step if found else 0
         if found and step not in parts.history.checkpoints:  # killed between the commit and its line
             self._note("checkpoint_committed", {"ref": found[0]})
-        parts.fleet.start()
+        if again:
+            parts.fleet.restart_ranks()
+        else:
+            parts.fleet.start()
         timeout_s = parts.plan.timeout_s[State.PREPARE]
         loaded = cast(Loaded, parts.fleet.ask_ranks("load", found[1] if found else None, timeout_s)[0])
         known = parts.history.digest(step)
@@ -44,7 +50,8 @@ class Actions:
         """Generation is never repeated: a batch that is committed is reported, the others go to workers."""
         fleet, committed = self._parts.fleet, self._parts.committed
         if again:
-            keys = fleet.replace_holders(keys)
+            mine = set(self._parts.plan.schedule.keys(step))
+            keys = [key for key in fleet.replace_holders(keys) if key in mine]
         missing = tuple(key for key in keys if key not in committed)
         if missing:
             fleet.publish(self._weights, step - 1)

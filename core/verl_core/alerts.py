@@ -10,7 +10,7 @@ from .errors import StorageError, VerlError
 from .observers import Observers
 from .protocols import AlertSink
 from .types import Alert, Decision, Fault, Severity
-from .writes import WriteQueue
+from .writes import Writes
 
 log = logging.getLogger("verl")
 REPEAT_S = 300.0  # an alert with the same title is not sent again within this time
@@ -23,7 +23,7 @@ class Alerts:
         self._sinks, self._observers, self._clock = tuple(sinks), observers, clock
         self._sent: dict[str, float] = {}
 
-    def decided(self, fault: Fault, decision: Decision, writes: WriteQueue) -> None:
+    def decided(self, fault: Fault, decision: Decision, writes: Writes) -> None:
         """Tell what happened and what is done about it, once the decision is durable."""
         severe = decision.action in ("safe_mode", "abort")
         severity: Severity = "severe" if severe else "medium" if fault.kind == "worker_lost" else "light"

@@ -42,7 +42,7 @@ from .state.claim import claim_prefix
 from .state.folder import CHECKPOINTS, ROLLOUTS, OpenRun, open_run
 from .state.history import History
 from .state.journal import Journal
-from .state.machine import Plan, State
+from .state.machine import Plan, State, evaluation_key
 from .state.runtime import runtime_state
 from .state.schedule import Schedule
 from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, Sampling, WorkerId
@@ -106,7 +106,7 @@ def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) 
             start=partial(start_from, inputs.start.resume, keeper, run.history, run.storage.uri),
             save_files=partial(_save_files, text, schedule),
             decide=_decider(inputs, context, cluster),
-            eval_spec=lambda step: BatchSpec(BatchKey(-1, step), step, _val_rows(inputs)),
+            eval_spec=lambda step: BatchSpec(evaluation_key(step), step, _val_rows(inputs)),
             observers=observers,
             alerts=alerts,
             metrics=_sinks(inputs, METRIC_SINK, context),
@@ -212,9 +212,14 @@ def committed_batches(writer: RolloutWriter, history: History, schedule: Schedul
     return found
 
 
-def start_from(resume: str, keeper: Keeper, history: History, run_uri: str, condemn: Condemn) -> Found | None:
-    """The checkpoint that the user named, or the newest good one; damaged ones are condemned, and named."""
-    if resume not in ("auto", "never"):
+def start_from(
+    resume: str, keeper: Keeper, history: History, run_uri: str, condemn: Condemn, again: bool
+) -> Found | None:
+    """The checkpoint that the user named, or the newest good one; damaged ones are condemned, and named.
+
+    ``again``: within an attempt, where the newest good one is always right.
+    """
+    if resume not in ("auto", "never") and not again:
         return keeper.named(resume, run_uri)
     return keeper.newest_good(history.checkpoints, condemn)
 

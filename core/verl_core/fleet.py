@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .errors import WorkerError
+from .errors import WorkerError, WorkerLost
 from .protocols import Cluster, Worker
 from .types import BatchKey, BatchSpec, Reply, WorkerId
 from .workers import Weights
@@ -34,6 +34,7 @@ class Fleet:
         self.calls: dict[int, Call] = {}
         self._heard: deque[Reply] = deque()  # replies that came while ranks were waited for
         self._version: dict[WorkerId, int] = {}
+        self._lost: set[WorkerId] = set()  # known to be gone, not yet replaced
         self._turn = 0
 
     def start(self) -> None:
@@ -56,6 +57,11 @@ class Fleet:
                 raise reply.error
             values[reply.call] = reply.value
         return [values[n] for n in numbers]
+
+    def restart_ranks(self) -> None:
+        """Start the training group anew; what its ranks were at is forgotten, and so is what workers know of them."""
+        for rank in self.train:
+            self.replace(rank)
 
     def begin_step(self, step: int, argument: object) -> None:
         for rank in self.train:
@@ -87,11 +93,17 @@ class Fleet:
         """Kill and respawn a worker; its calls are forgotten, and it is sent the weights again."""
         self._cluster.spawn(worker, self._factory(worker))
         self._version.pop(worker, None)
+        self._lost.discard(worker)
         self.calls = {n: c for n, c in self.calls.items() if c.worker != worker}
 
+    def held(self, worker: WorkerId) -> tuple[BatchKey, ...]:
+        """The batches that a worker was given and has not answered for."""
+        return tuple(sorted(key for call in self.calls.values() if call.worker == worker for key in call.keys))
+
     def replace_holders(self, keys: Sequence[BatchKey]) -> tuple[BatchKey, ...]:
-        """Replace the workers that hold these batches; returns all batches that nobody holds now."""
-        holders = {c.worker for c in self.calls.values() if set(c.keys) & set(keys)}
+        """Replace the workers that hold these batches, or are gone; returns all batches that nobody holds now."""
+        wanted = set(keys)
+        holders = {c.worker for c in self.calls.values() if not wanted.isdisjoint(c.keys)} | self._lost
         lost = {k for c in self.calls.values() if c.worker in holders for k in c.keys}
         for worker in holders:
             self.replace(worker)
@@ -105,9 +117,22 @@ class Fleet:
             if reply is None:
                 return None
             if reply.call in self.calls:
-                return self.calls.pop(reply.call), reply
+                call = self.calls.pop(reply.call)
+                self._note_error(call, reply)
+                return call, reply
+
+    def _note_error(self, call: Call, reply: Reply) -> None:
+        if isinstance(reply.error, WorkerLost):
+            self._lost.add(call.worker)
+        if reply.error is not None and call.method == "weights":
+            self._version.pop(call.worker, None)  # they are sent again before it generates
 
     def _submit(self, method: str, spec: BatchSpec, step: int) -> None:
         worker = self.rollout[self._turn % len(self.rollout)]
         self._turn += 1
-        self.calls[self._cluster.submit(worker, method, spec)] = Call(worker, method, step, (spec.key,))
+        try:
+            number = self._cluster.submit(worker, method, spec)
+        except WorkerLost:
+            self.replace(worker)
+            number = self._cluster.submit(worker, method, spec)
+        self.calls[number] = Call(worker, method, step, (spec.key,))

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import cast
 
 from .actions import Actions
-from .errors import DamagedError, InputError, SafeModeError, VerlError
+from .errors import DamagedError, InputError, SafeModeError, VerlError, WorkerError
 from .fleet import Call
 from .parts import Parts
 from .recovery.supervisor import fault_of
@@ -32,6 +32,7 @@ class Controller:
         self.machine = Machine(parts.plan)
         self.actions = Actions(parts, self.note)
         self.save_requested = False
+        self._begun = False
         self._recovering: list[tuple[Fault, Decision, float]] = []  # since when
 
     def run(self) -> RunFinished:
@@ -59,8 +60,11 @@ class Controller:
             self.machine, commands = advance(self.machine, event, self.parts.cluster.now())
             self.note(event.name, event)
             self._observe(event)
-            for command in commands:
-                waiting.extend(self._execute(command))
+            try:
+                for command in commands:
+                    waiting.extend(self._execute(command))
+            except WorkerError as error:  # of the training group: what was to follow is decided anew
+                waiting = deque([ev.FaultSeen(fault_of(error, "train", self.machine.step + 1, ()))])
 
     def note(self, event: str, payload: object) -> None:
         """A line in the state log, taken into the history as a restart would read it."""
@@ -80,11 +84,11 @@ class Controller:
         if isinstance(reply.error, InputError | DamagedError):
             raise reply.error
         if reply.error is not None:
-            keys = call.keys or self.machine.pending
+            keys = call.keys or self.parts.fleet.held(call.worker)
             return ev.FaultSeen(fault_of(reply.error, call.worker.role, call.step, keys))
         if call.method == "generate":
             return ev.RolloutComplete(cast(BatchRef, reply.value), reused=False, durable=self.parts.durable)
-        if call.method == "evaluate":
+        if call.method == "evaluate" and (self.machine.state, call.step) == (State.EVAL, self.machine.step):
             return ev.EvalDone(call.step, cast(float, reply.value))
         if call.method == "step" and not self.parts.fleet.stepping():
             return self.actions.trained(cast(StepResult, reply.value))
@@ -92,8 +96,8 @@ class Controller:
 
     def _execute(self, command: ev.Command) -> Iterable[ev.Event]:
         match command:
-            case ev.Prepare():
-                return [self.actions.prepare()]
+            case ev.Prepare(again):
+                return [self.actions.prepare(again)]
             case ev.Dispatch(step, keys, again):
                 return self.actions.dispatch(step, keys, again)
             case ev.Train(step):
@@ -112,7 +116,8 @@ class Controller:
         """Bookkeeping and observers, once an event."""
         tell = self.parts.observers
         match event:
-            case ev.Prepared(step):
+            case ev.Prepared(step) if not self._begun:
+                self._begun = True
                 tell.run_started(self.history.run_id, self.parts.attempt, step)
             case ev.RolloutComplete(ref):
                 self.parts.committed[ref.key] = ref

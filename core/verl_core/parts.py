@@ -16,7 +16,7 @@ from .state.history import History
 from .state.journal import Journal
 from .state.machine import Plan
 from .types import BatchKey, BatchRef, BatchSpec, CheckpointRef, Decision, Fault
-from .writes import WriteQueue
+from .writes import Writes
 
 Found = tuple[CheckpointRef, CheckpointReader]
 Condemn = Callable[[CheckpointRef, str], None]
@@ -38,11 +38,11 @@ class Parts:
     store: HandOver
     keeper: Keeper
     journal: Journal
-    writes: WriteQueue
+    writes: Writes
     history: History
     committed: dict[BatchKey, BatchRef]  # found on storage at the start, checked against the schedule
     sweep: Callable[[], list[str]]  # remove what dead attempts left half-made
-    start: Callable[[Condemn], Found | None]  # which checkpoint to load
+    start: Callable[[Condemn, bool], Found | None]  # which checkpoint to load; True: again, within the attempt
     save_files: Callable[[History, int], dict[str, bytes]]
     decide: Callable[[Fault, History], Decision]
     eval_spec: Callable[[int], BatchSpec]

@@ -32,13 +32,13 @@ from .registry import (
 
 CORE = "core"
 DISTRIBUTION = "verl-core"
-DEFAULTS: dict[Kind[..., object], str] = {
-    STORAGE: "local",
-    TRAIN_ENGINE: "fsdp",
-    ROLLOUT_ENGINE: "hf",
-    CLUSTER: "inline",
-    RECOVERY: "retry",
-    ALERT_SINK: "log",
+DEFAULTS: dict[Kind[..., object], tuple[str, ...]] = {
+    STORAGE: ("local",),
+    TRAIN_ENGINE: ("fsdp",),
+    ROLLOUT_ENGINE: ("hf",),
+    CLUSTER: ("inline",),
+    RECOVERY: ("retry", "rebuild"),  # in the order in which they are asked
+    ALERT_SINK: ("log",),
 }
 _KIND_OF_HOOK = {kind.hook: kind for kind in KINDS}
 
@@ -69,7 +69,7 @@ def discover() -> list[PluginInfo]:
     found = []
     for entry in metadata.entry_points(group=PROJECT):
         dist, version = (entry.dist.name, entry.dist.version) if entry.dist else ("", "")
-        default = entry.name == CORE or entry.name in DEFAULTS.values()
+        default = entry.name == CORE or any(entry.name in names for names in DEFAULTS.values())
         found.append(PluginInfo(entry.name, dist, version, entry.value, default))
     return sorted(found, key=lambda info: (info.name, info.distribution))
 
@@ -81,7 +81,7 @@ def split_names(names: Iterable[str]) -> list[str]:
 
 
 def load(names: Iterable[str], defaults: bool = True) -> Loaded:
-    """Import ``core`` and the named plugins, then (with ``defaults``) one for each kind that is still open.
+    """Import ``core`` and the named plugins, then (with ``defaults``) those of each kind that is still open.
 
     Raises ``PluginError`` for a plugin that is unknown, broken or doubled, or that uses an unknown hook.
     """
@@ -89,8 +89,8 @@ def load(names: Iterable[str], defaults: bool = True) -> Loaded:
     loader = _Loader()
     for name in dict.fromkeys((CORE, *split_names(names))):
         loader.add(find(name, installed))
-    for kind, name in DEFAULTS.items() if defaults else ():
-        if not loader.registry.names(kind):
+    for kind, standard in DEFAULTS.items() if defaults else ():
+        for name in standard if not loader.registry.names(kind) else ():
             loader.add(find(name, installed))
     return loader.loaded()
 

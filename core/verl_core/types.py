@@ -307,7 +307,8 @@ class FaultHistory:
     """What a policy may look at: how often this happened, and the limits from the config."""
 
     same_scope: int  # earlier faults of the kind with this scope
-    in_window: int  # retries within ``window_sec``
+    rebuilds_of_scope: int  # earlier rebuilds decided for this scope
+    in_window: int  # retries and rebuilds within ``window_sec``
     retry_times: int
     retries_per_window: int
     severity: Severity

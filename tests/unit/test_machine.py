@@ -46,7 +46,7 @@ class World:
         self.trained: list[int] = []
         self.saved: list[int] = []
         self.dispatched: list[tuple[BatchKey, ...]] = []
-        self.actions: list[Action] = ["retry", "reschedule", "skip_step", "safe_mode", "abort"]
+        self.actions: list[Action] = ["retry", "reschedule", "rebuild", "skip_step", "safe_mode", "abort"]
 
     def feed(self, event: ev.Event) -> None:
         waiting = deque([event])
@@ -77,7 +77,7 @@ class World:
         """What the workers would say next in this state."""
         m = self.machine
         if m.state is State.COLLECT:
-            return ev.RolloutComplete(ref(m.pending[0], m.step), reused=False)
+            return ev.RolloutComplete(ref(min(m.pending), m.step), reused=False)
         if m.state is State.TRAIN:
             self.trained.append(m.step + 1)
             result = StepResult(m.step + 1, METRICS, "d", 0.5, 0.1)
@@ -109,7 +109,7 @@ def test_until_step_stops_with_a_save_and_the_run_is_not_done() -> None:
 def test_only_missing_batches_are_rescheduled_after_a_timeout() -> None:
     world = World(Machine(plan()))
     world.feed(OPENED)
-    first, second = world.machine.pending
+    first, second = sorted(world.machine.pending)
     world.feed(ev.RolloutComplete(ref(first, 0), reused=False))
     world.dispatched.clear()
     world.feed(ev.TimedOut())
@@ -121,7 +121,7 @@ def test_only_missing_batches_are_rescheduled_after_a_timeout() -> None:
 def test_a_batch_that_comes_late_changes_nothing() -> None:
     world = World(Machine(plan()))
     world.feed(OPENED)
-    first = world.machine.pending[0]
+    first = min(world.machine.pending)
     while world.machine.state is State.COLLECT:
         world.feed(world.answer())
     before = world.machine
@@ -137,8 +137,10 @@ def test_no_order_of_faults_and_decisions_leaves_it_stuck(data: st.DataObject) -
         if world.machine.terminal:
             break
         assert world.machine.deadline < float("inf"), "every wait is bounded"
-        fault = Fault("rollout_error", "rollout", "x", "y", world.machine.step + 1, world.machine.pending)
-        bad = data.draw(st.sampled_from([None, None, ev.TimedOut(), ev.FaultSeen(fault)]))
+        keys = tuple(sorted(world.machine.pending))
+        fault = Fault("rollout_error", "rollout", "x", "y", world.machine.step + 1, keys)
+        lost = Fault("worker_lost", "train", "x", "y", world.machine.step + 1)
+        bad = data.draw(st.sampled_from([None, None, ev.TimedOut(), ev.FaultSeen(fault), ev.FaultSeen(lost)]))
         world.feed(bad or world.answer())
     while not world.machine.terminal:
         world.feed(world.answer())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 from verl_core.errors import PluginError
@@ -40,7 +41,7 @@ def test_installed_plugins_are_listed_and_not_imported(install: Install) -> None
     assert (third.distribution, third.version, third.module) == ("verl-third", "1.2", "third_plugin_one")
     assert not third.default
     assert "third_plugin_one" not in sys.modules
-    assert {"core", *DEFAULTS.values()} <= {name for name, info in listed.items() if info.default}
+    assert {"core", *chain.from_iterable(DEFAULTS.values())} <= {name for name, info in listed.items() if info.default}
 
 
 def test_names_come_in_comma_lists_and_repeated() -> None:
@@ -61,8 +62,10 @@ def test_what_is_named_is_loaded_with_core_and_nothing_else(install: Install) ->
 
 def test_kinds_that_nothing_named_offers_get_their_default(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("verl-third", {"wait": "third_wait2"}, {"third_wait2": POLICY.format(name="wait")})
-    monkeypatch.setattr("verl_core.plugins.DEFAULTS", {RECOVERY: "retry", ALERT_SINK: "log"})  # those without torch
-    assert [info.name for info in load([]).plugins] == ["core", "retry", "log"]
+    monkeypatch.setattr(
+        "verl_core.plugins.DEFAULTS", {RECOVERY: ("retry", "rebuild"), ALERT_SINK: ("log",)}
+    )  # those without torch
+    assert [info.name for info in load([]).plugins] == ["core", "retry", "rebuild", "log"]
     assert [info.name for info in load(["wait"]).plugins] == ["core", "wait", "log"]
     assert [info.name for info in load(["log,wait", "log"]).plugins] == ["core", "log", "wait"]
 

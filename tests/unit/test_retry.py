@@ -16,7 +16,7 @@ def fault(kind: FaultKind, role: str = "rollout", scope: str = "batch epoch_0/ba
 
 
 def history(same_scope: int = 0, in_window: int = 0, times: int = 3, per_window: int = 12) -> FaultHistory:
-    return FaultHistory(same_scope, in_window, times, per_window, "light")
+    return FaultHistory(same_scope, 0, in_window, times, per_window, "light")
 
 
 def action(of: Fault, seen: FaultHistory) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..errors import DamagedCheckpoint, InputError, RunMismatch
 from ..protocols import Checkpointer, CheckpointReader
 from ..types import CheckpointRef, CheckpointState
-from ..writes import WriteQueue
+from ..writes import Writes
 from .retention import to_delete
 
 
@@ -26,7 +26,7 @@ class Saved:
 class Keeper:
     """Saves behind training, on the writer thread. What it did comes out of ``news``, to be journalled."""
 
-    def __init__(self, checkpointer: Checkpointer, writes: WriteQueue, keep: int) -> None:
+    def __init__(self, checkpointer: Checkpointer, writes: Writes, keep: int) -> None:
         self._checkpointer, self._writes, self._keep = checkpointer, writes, keep
         self._news: queue.SimpleQueue[Saved] = queue.SimpleQueue()
         self._room = threading.Semaphore(2)  # copies of the state that wait in memory

@@ -24,12 +24,12 @@ def fault_of(error: BaseException, role: str, step: int, keys: tuple[BatchKey, .
 
 
 def severity_of(fault: Fault, history: History, limits: SeverityThresholds) -> Severity:
-    """Light: one late batch, one error. Medium: a worker gone. Severe: budgets of the window are spent."""
-    if fault.kind in ("storage", "damage", "timeout"):
+    """Light: one late batch, one error. Medium: a worker gone or stuck. Severe: budgets of the window are spent."""
+    if fault.kind in ("storage", "damage"):
         return "severe"
     if fault.kind == "train_oom" and _same_kind(fault, history) > limits.oom_per_window:
         return "severe"
-    return "medium" if fault.kind == "worker_lost" else "light"
+    return "medium" if fault.kind in ("worker_lost", "timeout") else "light"
 
 
 def decide(
@@ -40,10 +40,18 @@ def decide(
     same = sum(1 for kind, scope in history.faults if (kind, scope) == (fault.kind, fault.scope)) - 1
     recent = sum(1 for t in history.retry_times if now - t <= limits.window_sec)
     severity = severity_of(fault, history, limits)
-    facts = FaultHistory(max(same, 0), recent, config.rollout_retry_times, limits.retries_per_window, severity)
+    facts = FaultHistory(
+        max(same, 0),
+        history.rebuilt.count(fault.scope),
+        recent,
+        config.rollout_retry_times,
+        limits.retries_per_window,
+        severity,
+    )
     for policy in policies:
         decision = policy.decide(fault, facts)
-        if decision is not None:
+        possible = config.enabled or decision is None or decision.action != "rebuild"  # off: no batches to replay
+        if decision is not None and possible:
             return decision
     return Decision("safe_mode", f"no recovery policy takes {fault.kind} of {fault.scope}, seen {same + 1} ×")
 

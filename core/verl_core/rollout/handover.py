@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..protocols import RolloutWriter
 from ..types import BatchKey, BatchRef, BatchSpec, Sample
-from ..writes import WriteQueue
+from ..writes import Writes
 
 
 class HandOver:
@@ -17,7 +17,7 @@ class HandOver:
     ``durable=False`` (fault tolerance off) keeps batches in memory only.
     """
 
-    def __init__(self, writer: RolloutWriter, writes: WriteQueue, *, durable: bool = True) -> None:
+    def __init__(self, writer: RolloutWriter, writes: Writes, *, durable: bool = True) -> None:
         self._writer, self._writes, self._durable = writer, writes, durable
         self._refs: dict[BatchKey, BatchRef] = {}  # of all that was handed in
         self._held: dict[BatchKey, list[Sample]] = {}

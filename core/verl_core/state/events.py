@@ -91,6 +91,15 @@ class RetryTrain(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Rebuild(Event):
+    """The training group is started anew from the newest good state; the steps since then are run again."""
+
+    name: ClassVar[str] = "rebuild"
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrainStepSkipped(Event):
     """A step is given up on purpose, with its prompts; the policy version counts on."""
 
@@ -148,7 +157,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Command):
-    """Bring up the workers and load the newest good state."""
+    """Bring up the workers and load the newest good state. ``again``: only the training group is started anew."""
+
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

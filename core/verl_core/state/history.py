@@ -43,7 +43,8 @@ class History:
     faults: list[tuple[str, str]] = field(default_factory=list)  # (kind, scope) since the last confirmation
     fault_count: int = 0
     recent: deque[str] = field(default_factory=lambda: deque(maxlen=5))  # newest faults and decisions, in words
-    retry_times: list[float] = field(default_factory=list)  # wall time of each retry
+    retry_times: list[float] = field(default_factory=list)  # wall time of each retry and rebuild
+    rebuilt: list[str] = field(default_factory=list)  # scopes of rebuilds since the last confirmation
     prepared: dict[int, str] = field(default_factory=dict)  # step → digest of the state that was loaded
     platforms: dict[int, PlatformKey] = field(default_factory=dict)  # attempt → where it ran
     mode: str = ""
@@ -171,14 +172,18 @@ def _faulted(h: History, e: Entry) -> None:
 
 
 def _decided(h: History, e: Entry) -> None:
-    if cast(Mapping[str, object], e.payload["decision"])["action"] in ("retry", "reschedule"):
+    action = cast(Mapping[str, object], e.payload["decision"])["action"]
+    if action in ("retry", "reschedule", "rebuild"):
         h.retry_times.append(e.time)
+    if action == "rebuild":
+        h.rebuilt.append(str(cast(Mapping[str, object], e.payload["fault"])["scope"]))
 
 
 def _confirmed(h: History, e: Entry) -> None:
     h.confirmations.append((str(e.payload["who"]), str(e.payload["reason"])))
     h.faults.clear()
     h.retry_times.clear()
+    h.rebuilt.clear()
     h.recent.clear()
 
 

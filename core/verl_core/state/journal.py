@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from ..errors import JournalError
 from ..protocols import FileStorage
-from ..writes import WriteQueue
+from ..writes import Writes
 
 START = "0" * 32  # ``prev`` of the first line
 
@@ -104,7 +104,7 @@ class Journal:
         storage: FileStorage,
         path: str,
         log: Log,
-        writes: WriteQueue,
+        writes: Writes,
         *,
         identity: tuple[str, int, int, str],  # run id, branch, attempt, nonce
         wall: Callable[[], float],

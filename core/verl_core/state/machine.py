@@ -49,13 +49,18 @@ class Machine:
     plan: Plan
     state: State = State.INIT
     step: int = 0  # finished steps = policy version
-    pending: tuple[BatchKey, ...] = ()  # batches of step + 1 that are not committed yet
+    pending: frozenset[BatchKey] = frozenset()  # batches of step + 1 that are not committed yet
     deadline: float = float("inf")
     stopped: bool = False  # at the step that was asked for, before the end
 
     @property
     def terminal(self) -> bool:
         return self.stopped or self.state in TERMINAL
+
+
+def evaluation_key(step: int) -> BatchKey:
+    """What an evaluation goes by where a batch has its key; it is never committed."""
+    return BatchKey(-1, step)
 
 
 Result = tuple[Machine, tuple[ev.Command, ...]]
@@ -67,7 +72,7 @@ def advance(machine: Machine, event: ev.Event, now: float) -> Result:
     if handler is None:
         raise VerlError(f"event {event.name!r} is not expected in state {machine.state}", where="state machine")
     new, commands = handler(machine, event)
-    if new.state is not machine.state or event.name == "retry_train":
+    if new.state is not machine.state or event.name in ("retry_train", "rebuild"):
         new = replace(new, deadline=now + machine.plan.timeout_s.get(new.state, float("inf")))
     return new, commands
 
@@ -87,7 +92,7 @@ def _next_step(m: Machine) -> Result:
     if m.step >= m.plan.last_step:
         return replace(m, stopped=True), ()
     keys = m.plan.schedule.keys(m.step + 1)
-    return replace(m, state=State.ROLLOUT, pending=keys), (ev.Dispatch(m.step + 1, keys),)
+    return replace(m, state=State.ROLLOUT, pending=frozenset(keys)), (ev.Dispatch(m.step + 1, keys),)
 
 
 def _dispatched(m: Machine, _: ev.Event) -> Result:
@@ -98,7 +103,7 @@ def _complete(m: Machine, event: ev.Event) -> Result:
     assert isinstance(event, ev.RolloutComplete)
     if event.ref.key not in m.pending:
         return m, ()
-    m = replace(m, pending=tuple(k for k in m.pending if k != event.ref.key))
+    m = replace(m, pending=m.pending - {event.ref.key})
     return m, () if m.pending else (ev.Emit(ev.DataAvailable(m.step + 1)),)
 
 
@@ -116,6 +121,10 @@ def _retry_train(m: Machine, _: ev.Event) -> Result:
     return m, (ev.Train(m.step + 1),)
 
 
+def _rebuild(m: Machine, _: ev.Event) -> Result:
+    return replace(m, state=State.PREPARE, pending=frozenset()), (ev.Prepare(again=True),)
+
+
 def _trained(m: Machine, _: ev.Event) -> Result:
     step = m.step + 1
     save = step == m.plan.last_step or (m.plan.save_every and step % m.plan.save_every == 0)
@@ -131,14 +140,18 @@ def _evaluated(m: Machine, _: ev.Event) -> Result:
 
 def _timed_out(m: Machine, _: ev.Event) -> Result:
     if m.state is State.COLLECT:
-        fault = Fault("rollout_timeout", "rollout", f"step {m.step + 1}", _waited(m), step=m.step + 1, keys=m.pending)
+        missing = tuple(sorted(m.pending))
+        fault = Fault("rollout_timeout", "rollout", f"step {m.step + 1}", _waited(m), m.step + 1, missing)
+    elif m.state is State.EVAL:
+        late = (evaluation_key(m.step),)
+        fault = Fault("rollout_timeout", "rollout", f"evaluation of step {m.step}", _waited(m), m.step, late)
     else:
         fault = Fault("timeout", "train", f"{m.state} of step {m.step + 1}", _waited(m), step=m.step + 1)
     return m, (ev.Emit(ev.FaultSeen(fault)),)
 
 
 def _waited(m: Machine) -> str:
-    missing = f", missing {', '.join(map(str, m.pending))}" if m.pending else ""
+    missing = f", missing {', '.join(map(str, sorted(m.pending)))}" if m.pending else ""
     return f"{m.state} took longer than {m.plan.timeout_s[m.state]:g} s{missing}"
 
 
@@ -148,20 +161,29 @@ def _confirmed(m: Machine, _: ev.Event) -> Result:
 
 def _fault(m: Machine, event: ev.Event) -> Result:
     assert isinstance(event, ev.FaultSeen)
-    return m, (ev.Decide(event.fault),)
+    fault = event.fault
+    waited_for = m.pending | {evaluation_key(m.step)} if m.state is State.EVAL else m.pending
+    late = fault.role == "rollout" and waited_for.isdisjoint(fault.keys)
+    if m.terminal or late:  # late: of batches that nobody waits for any more
+        return m, ()
+    return m, (ev.Decide(fault),)
 
 
 def _decided(m: Machine, event: ev.Event) -> Result:
     assert isinstance(event, ev.Decided)
     fault, action, reason = event.fault, event.decision.action, event.decision.reason
-    keys = fault.keys or m.pending
+    again = action in ("retry", "reschedule")
     follow: ev.Event
-    if action in ("retry", "reschedule") and m.state in (State.COLLECT, State.ROLLOUT):
-        follow = ev.RetryRollout(m.step + 1, keys, reason)
-    elif action in ("retry", "reschedule") and m.state is State.EVAL:
+    if m.terminal:
+        return m, ()
+    if again and fault.role == "rollout" and m.state in (State.COLLECT, State.ROLLOUT):
+        follow = ev.RetryRollout(m.step + 1, fault.keys or tuple(sorted(m.pending)), reason)
+    elif again and fault.role == "rollout" and m.state is State.EVAL:
         return m, (ev.Evaluate(m.step, again=True),)
-    elif action == "retry" and m.state is State.TRAIN:
+    elif again and fault.role == "train" and m.state is State.TRAIN:
         follow = ev.RetryTrain(m.step + 1, reason)
+    elif action == "rebuild" or (again and fault.role == "train"):  # outside TRAIN there is no single thing to repeat
+        follow = ev.Rebuild(m.step + 1, reason)
     elif action == "skip_step" and m.state is State.TRAIN:
         follow = ev.TrainStepSkipped(m.step + 1, m.plan.schedule.keys(m.step + 1), reason)
     elif action == "abort":
@@ -187,7 +209,8 @@ _TABLE: dict[tuple[State, str], Handler] = {
     (State.EVAL, "eval_done"): _evaluated,
     (State.SAFE_MODE, "confirmed"): _confirmed,
     **{(state, "timeout"): _timed_out for state in State if state not in TERMINAL},
+    **{(state, "rebuild"): _rebuild for state in State if state not in TERMINAL},
 }
 _ANYWHERE: dict[str, Handler] = {"fault": _fault, "decision": _decided}
-for _late in (State.TRAIN, State.EVAL):
+for _late in (State.PREPARE, State.ROLLOUT, State.TRAIN, State.EVAL):
     _TABLE[(_late, "rollout_complete")] = _complete

@@ -7,8 +7,7 @@ batches in a row, never across the end of an epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 from ..data.order import epoch_batches, epoch_order
 from ..types import BatchKey, BatchSpec
@@ -24,6 +23,7 @@ class Schedule:
     prompts_per_step: int
     shuffle: bool
     total_steps: int
+    _epochs: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def batches_per_epoch(self) -> int:
@@ -46,8 +46,7 @@ class Schedule:
 
     def spec(self, key: BatchKey) -> BatchSpec:
         """What a batch is made of: its rows in order, and the policy version that generates it."""
-        rows = _epoch(self.seed, key.epoch, self.rows, self.prompts_per_batch, self.shuffle)[key.batch]
-        return BatchSpec(key, self.step_of(key) - 1, rows)
+        return BatchSpec(key, self.step_of(key) - 1, self._epoch(key.epoch)[key.batch])
 
     def step_of(self, key: BatchKey) -> int:
         """The step that consumes a batch."""
@@ -58,10 +57,12 @@ class Schedule:
         epochs, place = divmod(step, self.steps_per_epoch)
         return epochs * len(self.rows) + min(place * self.prompts_per_step, len(self.rows))
 
-
-@lru_cache(maxsize=4)
-def _epoch(
-    seed: int, epoch: int, rows: tuple[int, ...], prompts_per_batch: int, shuffle: bool
-) -> tuple[tuple[int, ...], ...]:
-    positions = epoch_batches(epoch_order(seed, epoch, len(rows), shuffle), prompts_per_batch)
-    return tuple(tuple(rows[i] for i in batch) for batch in positions)
+    def _epoch(self, epoch: int) -> tuple[tuple[int, ...], ...]:
+        """Rows of each batch of an epoch; the few epochs asked for last are kept."""
+        if epoch not in self._epochs:
+            while len(self._epochs) >= 4:
+                del self._epochs[next(iter(self._epochs))]
+            order = epoch_order(self.seed, epoch, len(self.rows), self.shuffle)
+            positions = epoch_batches(order, self.prompts_per_batch)
+            self._epochs[epoch] = tuple(tuple(self.rows[i] for i in batch) for batch in positions)
+        return self._epochs[epoch]

@@ -5,29 +5,29 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 
 
 class _Countdown:
-    def __init__(self, name: str, left: int) -> None:
-        self.name, self.left = name, left
+    def __init__(self, name: str, at: int, number: int) -> None:
+        self.name, self.at, self.number = name, at, number
+        self.passes = itertools.count(1)  # one step is atomic: several threads pass points
 
     def passed(self, name: str) -> None:
-        if self.name in ("*", name):
-            self.left -= 1
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+        if self.name in ("*", name) and next(self.passes) == self.at:
+            os.kill(os.getpid(), self.number)
 
 
 _countdown: _Countdown | None = None
 
 
-def arm(plan: str) -> None:
-    """Take over ``"name:n"``; an empty plan disarms."""
+def arm(plan: str, number: int = signal.SIGKILL) -> None:
+    """Take over ``"name:n"``, and the signal to be sent there; an empty plan disarms."""
     global _countdown
     name, _, count = plan.rpartition(":")
-    _countdown = _Countdown(name, int(count)) if plan else None
+    _countdown = _Countdown(name, int(count), number) if plan else None
 
 
 def point(name: str) -> None:

@@ -1,17 +1,27 @@
-"""Fault injectors: a process killed at its n-th crash point, and a storage whose n-th change fails."""
+"""Fault injectors: a process killed or held at its n-th crash point, and storages whose n-th operation fails."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ..errors import StorageError, StorageFull
-from ..protocols import FileStorage
+from ..protocols import FileStorage, Storage
 from ..types import Bytes, Capabilities, ObjectStat
 from . import crash
+
+T = TypeVar("T")
+
+
+# --- processes -------------------------------------------------------------------------------
 
 
 def killed_at(n: int, operation: Callable[[], object]) -> bool:
@@ -19,87 +29,168 @@ def killed_at(n: int, operation: Callable[[], object]) -> bool:
 
     For processes that have no threads at work. Raises ``AssertionError`` when the operation fails by itself.
     """
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            crash.arm(f"*:{n}")
-            operation()
-            code = 0
-        except BaseException:  # noqa: BLE001 - border: the fork must never return into its parent's stack
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(_forked(n, signal.SIGKILL, operation), 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return True
     assert status == 0, f"the operation failed by itself, with status {status}"
     return False
 
 
-class FailingStorage:
-    """A ``FileStorage`` whose n-th change raises ``error`` once; a write that fails leaves half of its data."""
+@contextmanager
+def paused_at(n: int, operation: Callable[[], object]) -> Iterator[bool]:
+    """Hold ``operation`` at its n-th crash point while the body of the ``with`` runs, then let it run to its end.
 
-    def __init__(self, inner: FileStorage, fail_at: int, error: type[StorageError] = StorageFull) -> None:
-        self.uri, self._inner, self._fail_at, self._error = inner.uri, inner, fail_at, error
-        self.changes = 0
+    It runs in a fork, which stops itself; yields False when it ended before that point. For processes that have no
+    threads at work. Raises ``AssertionError`` when the operation fails by itself.
+    """
+    child = _forked(n, signal.SIGSTOP, operation)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    held = os.WIFSTOPPED(status)
+    try:
+        yield held
+    finally:
+        if held:
+            os.kill(child, signal.SIGCONT)
+            _, status = os.waitpid(child, 0)
+    assert status == 0, f"the operation failed by itself, with status {status}"
+
+
+def _forked(n: int, number: int, operation: Callable[[], object]) -> int:
+    """The pid of a fork that runs ``operation`` and sends itself the signal ``number`` at the n-th crash point."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        crash.arm(f"*:{n}", number)
+        operation()
+        code = 0
+    except BaseException:  # noqa: BLE001 - border: the fork must never return into its parent's stack
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+# --- storages --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Shared by a storage and its children. Calls of several threads may overlap."""
+
+    fail_at: int
+    times: int
+    error: type[StorageError]
+    lost: bool
+    reads: bool
+    count: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def change(self, where: str, run: Callable[[], T], half: Callable[[], object] | None = None) -> T:
+        if not self._due():
+            return run()
+        if self.lost:
+            run()
+        elif half is not None:
+            half()
+        raise self.error("injected", where=where)
+
+    def read(self, where: str, run: Callable[[], T]) -> T:
+        if self.reads and self._due():
+            raise self.error("injected", where=where)
+        return run()
+
+    def _due(self) -> bool:
+        with self.mutex:
+            self.count += 1
+            return self.fail_at <= self.count < self.fail_at + self.times
+
+
+class FailingObjects:
+    """A ``Storage`` whose n-th change raises ``error``, and so do the ``times - 1`` after it.
+
+    ``lost``: the change takes effect, and only its answer is lost. ``reads``: they count and fail like changes.
+    Operations are counted over the storage and all its children.
+    """
+
+    def __init__(
+        self,
+        inner: Storage,
+        fail_at: int,
+        error: type[StorageError] = StorageFull,
+        *,
+        times: int = 1,
+        lost: bool = False,
+        reads: bool = False,
+    ) -> None:
+        self.uri, self._inner = inner.uri, inner
+        self._plan = _Plan(fail_at, times, error, lost, reads)
+
+    @property
+    def changes(self) -> int:
+        """Operations so far."""
+        return self._plan.count
 
     def capabilities(self) -> Capabilities:
         return self._inner.capabilities()
 
     def put(self, path: str, data: Bytes | Iterable[Bytes], *, if_absent: bool = False) -> int:
-        self._change(path)
-        return self._inner.put(path, data, if_absent=if_absent)
+        return self._plan.change(self._at(path), lambda: self._inner.put(path, data, if_absent=if_absent))
+
+    def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        return self._plan.read(self._at(path), lambda: self._inner.get(path, start, end))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectStat]:
+        return self._plan.read(self._at(prefix), lambda: self._inner.list(prefix))
+
+    def stat(self, path: str) -> ObjectStat | None:
+        return self._plan.read(self._at(path), lambda: self._inner.stat(path))
+
+    def delete(self, path: str) -> None:
+        self._plan.change(self._at(path), lambda: self._inner.delete(path))
+
+    def child(self, prefix: str) -> FailingObjects:
+        found = copy(self)
+        found._inner = self._inner.child(prefix)
+        found.uri = found._inner.uri
+        return found
+
+    def _at(self, path: str) -> str:
+        return f"{self.uri}/{path}"
+
+
+class FailingStorage(FailingObjects):
+    """The same for a ``FileStorage``; a write or an append that fails leaves half of its data."""
+
+    _inner: FileStorage
 
     def write(self, path: str, data: Bytes | Iterable[Bytes]) -> int:
         whole = bytes(data) if isinstance(data, bytes | bytearray | memoryview) else b"".join(data)
-        self._change(path, lambda: self._inner.write(path, whole[: len(whole) // 2]))
-        return self._inner.write(path, whole)
-
-    def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        return self._inner.get(path, start, end)
-
-    def list(self, prefix: str = "") -> Iterator[ObjectStat]:
-        return self._inner.list(prefix)
-
-    def stat(self, path: str) -> ObjectStat | None:
-        return self._inner.stat(path)
-
-    def delete(self, path: str) -> None:
-        self._change(path)
-        self._inner.delete(path)
-
-    def child(self, prefix: str) -> FailingStorage:
-        inner = self._inner.child(prefix)
-        assert isinstance(inner, FileStorage)
-        return FailingStorage(inner, self._fail_at - self.changes, self._error)
+        half = whole[: len(whole) // 2]
+        return self._plan.change(
+            self._at(path), lambda: self._inner.write(path, whole), lambda: self._inner.write(path, half)
+        )
 
     def publish(self, staged: str, target: str) -> None:
-        self._change(target)
-        self._inner.publish(staged, target)
+        self._plan.change(self._at(target), lambda: self._inner.publish(staged, target))
 
     def append(self, path: str, data: Bytes, *, sync: bool = True) -> None:
-        self._change(path, lambda: self._inner.append(path, data[: len(data) // 2], sync=sync))
-        self._inner.append(path, data, sync=sync)
+        half = bytes(data)[: len(data) // 2]
+        self._plan.change(
+            self._at(path),
+            lambda: self._inner.append(path, data, sync=sync),
+            lambda: self._inner.append(path, half, sync=sync),
+        )
 
     def truncate(self, path: str, size: int) -> None:
-        self._change(path)
-        self._inner.truncate(path, size)
+        self._plan.change(self._at(path), lambda: self._inner.truncate(path, size))
 
     def move(self, path: str, target: str) -> None:
-        self._change(target)
-        self._inner.move(path, target)
+        self._plan.change(self._at(target), lambda: self._inner.move(path, target))
 
     def lock(self, path: str) -> Callable[[], None] | None:
         return self._inner.lock(path)
 
     def free_bytes(self) -> int:
         return self._inner.free_bytes()
-
-    def _change(self, path: str, half: Callable[[], object] | None = None) -> None:
-        self.changes += 1
-        if self.changes == self._fail_at:
-            if half is not None:
-                half()
-            raise self._error("injected", where=f"{self.uri}/{path}")
