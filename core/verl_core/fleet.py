@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from .errors import WorkerError, WorkerLost
 from .protocols import Cluster, Worker
@@ -35,7 +36,7 @@ class Fleet:
         self._heard: deque[Reply] = deque()  # replies that came while ranks were waited for
         self._version: dict[WorkerId, int] = {}
         self._lost: set[WorkerId] = set()  # known to be gone, not yet replaced
-        self._turn = 0
+        self._starting: set[WorkerId] = set()  # replaced, and not heard of since
 
     def start(self) -> None:
         for worker in self.train + self.rollout:
@@ -78,22 +79,27 @@ class Fleet:
             return
         message = weights()
         for worker in stale:
-            self.calls[self._cluster.submit(worker, "weights", message)] = Call(worker, "weights", version + 1)
+            number = self._send(worker, "weights", message)
+            self.calls[number] = Call(worker, "weights", version + 1)
             self._version[worker] = version
 
     def generate(self, specs: Sequence[BatchSpec], step: int) -> None:
-        """Hand batches to the workers in turn."""
-        for spec in specs:
-            self._submit("generate", spec, step)
+        """Hand batches to the workers in turn: first to those that hold the least, last to those just started."""
+        held = Counter(call.worker for call in self.calls.values() if call.keys)
+        turns = cycle(sorted(self.rollout, key=lambda worker: (held[worker], worker in self._starting)))
+        for spec, worker in zip(specs, turns, strict=False):
+            self._submit(worker, "generate", spec, step)
 
     def evaluate(self, spec: BatchSpec, step: int) -> None:
-        self._submit("evaluate", spec, step)
+        held = Counter(call.worker for call in self.calls.values() if call.keys)
+        self._submit(min(self.rollout, key=lambda w: (held[w], w in self._starting)), "evaluate", spec, step)
 
     def replace(self, worker: WorkerId) -> None:
         """Kill and respawn a worker; its calls are forgotten, and it is sent the weights again."""
         self._cluster.spawn(worker, self._factory(worker))
         self._version.pop(worker, None)
         self._lost.discard(worker)
+        self._starting.add(worker)
         self.calls = {n: c for n, c in self.calls.items() if c.worker != worker}
 
     def held(self, worker: WorkerId) -> tuple[BatchKey, ...]:
@@ -118,21 +124,23 @@ class Fleet:
                 return None
             if reply.call in self.calls:
                 call = self.calls.pop(reply.call)
-                self._note_error(call, reply)
+                self._take_note(call, reply)
                 return call, reply
 
-    def _note_error(self, call: Call, reply: Reply) -> None:
+    def _take_note(self, call: Call, reply: Reply) -> None:
+        self._starting.discard(call.worker)
         if isinstance(reply.error, WorkerLost):
             self._lost.add(call.worker)
         if reply.error is not None and call.method == "weights":
             self._version.pop(call.worker, None)  # they are sent again before it generates
 
-    def _submit(self, method: str, spec: BatchSpec, step: int) -> None:
-        worker = self.rollout[self._turn % len(self.rollout)]
-        self._turn += 1
+    def _submit(self, worker: WorkerId, method: str, spec: BatchSpec, step: int) -> None:
+        self.calls[self._send(worker, method, spec)] = Call(worker, method, step, (spec.key,))
+
+    def _send(self, worker: WorkerId, method: str, argument: object) -> int:
+        """Submit; a worker that turns out to be gone is replaced first."""
         try:
-            number = self._cluster.submit(worker, method, spec)
+            return self._cluster.submit(worker, method, argument)
         except WorkerLost:
             self.replace(worker)
-            number = self._cluster.submit(worker, method, spec)
-        self.calls[number] = Call(worker, method, step, (spec.key,))
+            return self._cluster.submit(worker, method, argument)

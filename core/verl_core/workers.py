@@ -134,6 +134,8 @@ class TrainWorker:
         return Loaded(policy_digest(engine.sums()), engine.platform())
 
     def _step(self, call: StepCall) -> StepResult:
+        if self._version >= call.step:
+            raise VerlError(f"step {call.step} was taken already: the policy is {self._version}", where=self._name)
         begin = time.perf_counter()
         batch = train_batch(call.step, [(ref, self._store.load(ref)) for ref in call.refs])
         metrics = self._flow.learn(self._roles, batch)

@@ -32,10 +32,10 @@ def test_rollout_faults_are_rescheduled_while_both_budgets_last(kind: FaultKind)
     assert action(fault(kind), history(0, times=0)) is None
 
 
-@pytest.mark.parametrize("kind", ["train_error", "train_oom"])
-def test_a_training_step_is_tried_again_once(kind: FaultKind) -> None:
-    assert [action(fault(kind, "train", "step 3"), history(n)) for n in range(3)] == ["retry", None, None]
-    assert action(fault(kind, "train", "step 3"), history(0, in_window=12)) is None
+def test_a_training_step_that_ran_out_of_memory_is_tried_again_once() -> None:
+    oom = fault("train_oom", "train", "step 3")
+    assert [action(oom, history(n)) for n in range(3)] == ["retry", None, None]
+    assert action(oom, history(0, in_window=12)) is None
 
 
 def test_storage_is_tried_again_while_both_budgets_last() -> None:
@@ -43,7 +43,9 @@ def test_storage_is_tried_again_while_both_budgets_last() -> None:
     assert action(fault("storage"), history(0, in_window=12)) is None
 
 
-@pytest.mark.parametrize(("kind", "role"), [("damage", "rollout"), ("timeout", "train"), ("worker_lost", "train")])
+@pytest.mark.parametrize(
+    ("kind", "role"), [("damage", "rollout"), ("timeout", "train"), ("worker_lost", "train"), ("train_error", "train")]
+)
 def test_faults_of_other_policies_are_left_to_them(kind: FaultKind, role: str) -> None:
     assert action(fault(kind, role), history()) is None
 

@@ -15,6 +15,7 @@ from .confirm import confirm
 from .plugins import plugins
 from .quickstart import quickstart
 from .run import run
+from .simulate import simulate_command
 from .status import status
 from .verify import verify
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 for command in (run, quickstart, status, verify, check, plugins, confirm):
     app.command()(command)
 app.command("train", help="The same as run.")(run)
+app.command("simulate")(simulate_command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -15,7 +15,8 @@ class RetryConfig:
 
 
 class RetryPolicy:
-    """Batches and lost rollout workers: rescheduled ``retry_times`` a scope; a training step: tried again once."""
+    """Batches and lost rollout workers: rescheduled ``retry_times`` a scope. A training step that ran out of memory is
+    tried again once: nothing has changed then. After another error nobody knows what has; it is not for this policy."""
 
     def decide(self, fault: Fault, history: FaultHistory) -> Decision | None:
         """None when the fault is not one to retry, or a budget is spent."""
@@ -32,7 +33,7 @@ def _plan(fault: Fault, history: FaultHistory) -> tuple[Action | None, int]:
             return "reschedule", history.retry_times
         case "worker_lost" if fault.role == "rollout":
             return "reschedule", history.retry_times
-        case "train_error" | "train_oom":
+        case "train_oom":
             return "retry", 1
         case "storage":
             return "retry", history.retry_times
