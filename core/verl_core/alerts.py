@@ -36,6 +36,10 @@ class Alerts:
         """Storage does not take writes; they are tried again while training goes on."""
         self.send(Alert("medium", "storage is not writable", str(error), None))
 
+    def waiting(self, error: StorageError) -> None:
+        """A storage call has no answer yet: a mount or a server is stuck. Told by the thread that waits."""
+        self.send(Alert("medium", "storage does not answer", str(error), None))
+
     def send(self, alert: Alert) -> None:
         now = self._clock()
         if now - self._sent.get(alert.title, float("-inf")) < REPEAT_S:

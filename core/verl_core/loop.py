@@ -17,6 +17,7 @@ from typing import cast
 from .actions import Actions
 from .errors import DamagedError, InputError, SafeModeError, VerlError, WorkerError
 from .fleet import Call
+from .masking import masked
 from .parts import Parts
 from .recovery.supervisor import fault_of
 from .state import events as ev
@@ -32,7 +33,8 @@ class Controller:
         self.machine = Machine(parts.plan)
         self.actions = Actions(parts, self.note)
         self.save_requested = False
-        self._begun = False
+        self.stop_requested = ""  # who asked; set from signal handlers and other threads
+        self._stopping = self._begun = False
         self._recovering: list[tuple[Fault, Decision, float]] = []  # since when
 
     def run(self) -> RunFinished:
@@ -46,7 +48,7 @@ class Controller:
             self.parts.writes.barrier()
         except BaseException as error:
             with suppress(VerlError):  # a broken storage is the error that is under way
-                self.note("stopped", {"reason": f"{type(error).__name__}: {error}"})
+                self.note("stopped", {"reason": masked(f"{type(error).__name__}: {error}")})
             raise
         finally:
             self._close()
@@ -73,6 +75,12 @@ class Controller:
     def _next_event(self) -> ev.Event | None:
         self.parts.writes.check()
         self.actions.tell_news()
+        if self.stop_requested and not self._stopping:
+            self._stopping = True
+            return ev.StopAsked(self.stop_requested)
+        if self.save_requested and self.machine.state is not State.TRAIN and self.machine.step:
+            self.save_requested = False
+            return ev.SaveAsked(self.machine.step)
         now = self.parts.cluster.now()
         if now >= self.machine.deadline:
             return ev.TimedOut()
@@ -127,9 +135,6 @@ class Controller:
                 for sink in self.parts.metrics:
                     sink.emit(result.step, self.history.steps[result.step].metrics)
                 tell.step_finished(result)
-                if self.save_requested:
-                    self.save_requested = False
-                    self.actions.save(result.step)
             case ev.FaultSeen(fault):
                 tell.fault_detected(fault)
             case ev.Decided(fault, decision):
@@ -156,6 +161,7 @@ class Controller:
                 where=self.parts.run_uri,
                 remedy="see `verl-core status`, then `verl-core confirm RUN --name YOU --reason WHY` and run again",
             )
-        result = RunFinished(state, history.step, history.policy_digest, tuple(history.rewards))
+        asked = self.stop_requested if self.machine.stopped and self._stopping else ""
+        result = RunFinished(state, history.step, history.policy_digest, tuple(history.rewards), asked)
         self.parts.observers.run_finished(result)
         return result

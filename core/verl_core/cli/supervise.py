@@ -12,13 +12,13 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import typer
 
 from ..errors import VerlError
+from ..masking import show_traceback
 
 WORTH_A_RESTART = (1,)  # exit codes; so is every death by a signal
 HEAVY = ("torch", "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto")
@@ -65,11 +65,13 @@ def _child(once: Callable[[], None]) -> tuple[int, bool]:
         os.kill(pid, number)
 
     forward = signal.signal(signal.SIGTERM, pass_on)
+    ask_to_save = signal.signal(signal.SIGUSR1, lambda number, _: os.kill(pid, number))
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), bool(heard)
     finally:
         signal.signal(signal.SIGINT, before)
         signal.signal(signal.SIGTERM, forward)
+        signal.signal(signal.SIGUSR1, ask_to_save)
 
 
 def _exit_code(once: Callable[[], None]) -> int:
@@ -81,8 +83,8 @@ def _exit_code(once: Callable[[], None]) -> int:
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
-    except BaseException:  # noqa: BLE001 - border: the end of the child
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - border: the end of the child
+        show_traceback(type(error), error, error.__traceback__)
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()

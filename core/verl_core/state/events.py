@@ -123,6 +123,22 @@ class FaultSeen(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SaveAsked(Event):
+    """Somebody wants a checkpoint of the newest finished step, at once."""
+
+    name: ClassVar[str] = "save"
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked(Event):
+    """Somebody wants the run to end here, with a save; it can go on later."""
+
+    name: ClassVar[str] = "stop"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut(Event):
     """The state's deadline passed."""
 

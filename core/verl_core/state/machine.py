@@ -121,6 +121,20 @@ def _retry_train(m: Machine, _: ev.Event) -> Result:
     return m, (ev.Train(m.step + 1),)
 
 
+def _save(m: Machine, _: ev.Event) -> Result:
+    return m, (ev.Save(m.step),)
+
+
+def _stop(m: Machine, _: ev.Event) -> Result:
+    """With a save: after the training step or the evaluation that is under way; where none is, at once."""
+    if m.state is State.TRAIN:
+        due = m.plan.eval_every and (m.step + 1) % m.plan.eval_every == 0
+        return replace(m, plan=replace(m.plan, last_step=m.step + 1, eval_every=m.plan.eval_every if due else 0)), ()
+    saved = m.step == 0 or (m.plan.save_every and m.step % m.plan.save_every == 0)
+    m = replace(m, plan=replace(m.plan, last_step=m.step)) if m.state is State.EVAL else replace(m, stopped=True)
+    return m, () if saved else (ev.Save(m.step),)
+
+
 def _rebuild(m: Machine, _: ev.Event) -> Result:
     return replace(m, state=State.PREPARE, pending=frozenset()), (ev.Prepare(again=True),)
 
@@ -210,6 +224,8 @@ _TABLE: dict[tuple[State, str], Handler] = {
     (State.SAFE_MODE, "confirmed"): _confirmed,
     **{(state, "timeout"): _timed_out for state in State if state not in TERMINAL},
     **{(state, "rebuild"): _rebuild for state in State if state not in TERMINAL},
+    **{(state, "save"): _save for state in (State.ROLLOUT, State.COLLECT, State.EVAL)},
+    **{(state, "stop"): _stop for state in State if state not in TERMINAL},
 }
 _ANYWHERE: dict[str, Handler] = {"fault": _fault, "decision": _decided}
 for _late in (State.PREPARE, State.ROLLOUT, State.TRAIN, State.EVAL):
