@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from .errors import DamagedError
+from .errors import DamagedBatch, DamagedError
 from .parts import Parts
 from .state import events as ev
 from .state.machine import State
 from .state.runtime import pack
-from .types import Alert, BatchKey, CheckpointRef, CheckpointState, StepResult
+from .types import Alert, BatchKey, BatchRef, CheckpointRef, CheckpointState, Fault, StepResult
 from .workers import Loaded, RankState, StepCall, Weights
 
 
@@ -58,6 +58,34 @@ class Actions:
             fleet.generate([self._parts.plan.schedule.spec(key) for key in missing], step)
         reused = [ev.RolloutComplete(committed[key], reused=True) for key in keys if key in committed]
         return [ev.RolloutDispatched(step, missing), *reused]
+
+    def made(self, ref: BatchRef) -> ev.RolloutComplete:
+        """Hold a batch that is made again against its record, as a step is (see ``trained``)."""
+        parts, known = self._parts, self._parts.history.batches.get(ref.key)
+        if known is not None and known.samples_hash != ref.samples_hash:
+            what = f"made again, the batch is {ref.samples_hash}, the state log says {known.samples_hash}"
+            if parts.exact and parts.history.same_platform(known.attempt, parts.attempt):
+                raise DamagedError(what, where=str(ref.key), remedy="machine, model library or code changed; undo that")
+            self._note("replay_differs", {"batch": str(ref.key), "reason": what})
+        return ev.RolloutComplete(ref, reused=False, durable=parts.durable)
+
+    def condemn_batches(self, step: int, error: DamagedBatch) -> Fault:
+        """Put aside the batches of a step that cannot be read, once that is on record: they are made again, at their
+        own policy version, which is the one that training holds."""
+        parts = self._parts
+        refs = [parts.committed[key] for key in parts.plan.schedule.keys(step)]
+        damaged = parts.store.damaged(refs)
+        if not damaged:
+            raise error
+        for ref, reason in damaged.items():
+            self._note("condemned", {"kind": "batch", "key": ref.key, "name": str(ref.key), "reason": str(reason)})
+            self._parts.alerts.send(Alert("medium", f"batch {ref.key} is damaged", f"{reason}; made again", step))
+        parts.writes.barrier()
+        for ref in damaged:
+            parts.store.condemn(ref)
+            del parts.committed[ref.key]
+        keys = tuple(ref.key for ref in damaged)
+        return Fault("damage", "rollout", f"batch {', '.join(map(str, keys))}", str(error), step, keys)
 
     def train(self, step: int) -> None:
         refs = tuple(self._parts.committed[key] for key in self._parts.plan.schedule.keys(step))

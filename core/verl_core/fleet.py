@@ -133,6 +133,8 @@ class Fleet:
             self._lost.add(call.worker)
         if reply.error is not None and call.method == "weights":
             self._version.pop(call.worker, None)  # they are sent again before it generates
+        if reply.error is not None and call.method == "step":  # what the other ranks say of it is not news
+            self.calls = {number: other for number, other in self.calls.items() if other.method != "step"}
 
     def _submit(self, worker: WorkerId, method: str, spec: BatchSpec, step: int) -> None:
         self.calls[self._send(worker, method, spec)] = Call(worker, method, step, (spec.key,))

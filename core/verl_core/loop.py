@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import cast
 
 from .actions import Actions
-from .errors import DamagedError, InputError, SafeModeError, VerlError, WorkerError
+from .errors import DamagedBatch, DamagedError, InputError, SafeModeError, VerlError, WorkerError
 from .fleet import Call
 from .masking import masked
 from .parts import Parts
@@ -89,13 +89,15 @@ class Controller:
 
     def _heard(self, call: Call, reply: Reply) -> ev.Event | None:
         """What a worker's answer means; None when others are still to come."""
+        if isinstance(reply.error, DamagedBatch) and call.method == "step":
+            return ev.FaultSeen(self.actions.condemn_batches(call.step, reply.error))
         if isinstance(reply.error, InputError | DamagedError):
             raise reply.error
         if reply.error is not None:
             keys = call.keys or self.parts.fleet.held(call.worker)
             return ev.FaultSeen(fault_of(reply.error, call.worker.role, call.step, keys))
         if call.method == "generate":
-            return ev.RolloutComplete(cast(BatchRef, reply.value), reused=False, durable=self.parts.durable)
+            return self.actions.made(cast(BatchRef, reply.value))
         if call.method == "evaluate" and (self.machine.state, call.step) == (State.EVAL, self.machine.step):
             return ev.EvalDone(call.step, cast(float, reply.value))
         if call.method == "step" and not self.parts.fleet.stepping():

@@ -238,6 +238,11 @@ class RolloutWriter(Protocol):
         """Remove what dead attempts left half-made; for the one controller, at its start."""
         ...
 
+    def condemn(self, ref: BatchRef) -> str:
+        """Put a damaged batch aside, so that it can be committed anew; return where it is. For the one controller,
+        after it is journalled. Repeating it is harmless."""
+        ...
+
 
 class Checkpointer(Protocol):
     """Saves and loads whole training states; committed last, verified on load."""

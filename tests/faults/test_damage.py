@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from verl_core.errors import DamagedBatch, DamagedCheckpoint, JournalError, RunMismatch
+from verl_core.errors import DamagedCheckpoint, DamagedError, JournalError, RunMismatch
+from verl_core.rollout.writer import AtomicWriter
+from verl_core.types import BatchSpec, Sample, StagedBatch
 
 from tests.support import runs
 from tests.support.tiny import Tiny
@@ -82,8 +86,8 @@ def test_with_every_checkpoint_damaged_the_committed_batches_rebuild_the_policy(
 
 @pytest.mark.parametrize("harm", [flip, cut])
 @pytest.mark.parametrize("file", ["samples.jsonl", "meta.json"])
-def test_a_damaged_batch_is_named_and_not_trained_on(
-    tiny: Tiny, paused: Path, tmp_path: Path, file: str, harm: object
+def test_a_damaged_batch_is_named_never_trained_on_and_made_again_the_same(
+    tiny: Tiny, paused: Path, undisturbed: Path, tmp_path: Path, file: str, harm: object
 ) -> None:
     run = copy(paused, tmp_path)
     for step in (2, 4, 6):  # so that step 1 is trained on again
@@ -91,7 +95,29 @@ def test_a_damaged_batch_is_named_and_not_trained_on(
     harm(run / "rollouts/epoch_0/batch_1" / file)  # type: ignore[operator]
     verified = runs.cli("verify", run)
     assert (verified.code, "epoch_0/batch_1" in verified.out) == (4, True)
-    with pytest.raises(DamagedBatch, match="epoch_0/batch_1"):
+    result = tiny.trainer(run, 8).run()
+    condemned = [entry["payload"] for entry in runs.entries(run) if entry["event"] == "condemned"]
+    assert [payload["name"] for payload in condemned] == ["epoch_0/batch_1"]  # type: ignore[index]
+    assert list((run / "rollouts/.condemned").iterdir()), "it is kept aside"
+    assert result.policy_digest == runs.status(undisturbed)["policy_digest"]
+    assert runs.batches(run) == runs.batches(undisturbed)
+    assert runs.ok("verify", run).endswith("clean\n")
+
+
+def test_a_damaged_batch_that_comes_out_another_is_refused(
+    tiny: Tiny, paused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copy(paused, tmp_path)
+    for step in (2, 4, 6):
+        shutil.rmtree(run / f"checkpoints/step_{step:06d}")
+    flip(run / "rollouts/epoch_0/batch_1/samples.jsonl")
+    real = AtomicWriter.stage
+
+    def other(self: AtomicWriter, spec: BatchSpec, samples: Sequence[Sample], *, worker: str, seed: int) -> StagedBatch:
+        return real(self, spec, [replace(s, reward=s.reward + 1) for s in samples], worker=worker, seed=seed)
+
+    monkeypatch.setattr(AtomicWriter, "stage", other)
+    with pytest.raises(DamagedError, match="made again"):
         tiny.trainer(run, 8).run()
 
 

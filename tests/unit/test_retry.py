@@ -24,7 +24,7 @@ def action(of: Fault, seen: FaultHistory) -> str | None:
     return decision.action if decision else None
 
 
-@pytest.mark.parametrize("kind", ["rollout_timeout", "rollout_error", "worker_lost"])
+@pytest.mark.parametrize("kind", ["rollout_timeout", "rollout_error", "worker_lost", "damage"])
 def test_rollout_faults_are_rescheduled_while_both_budgets_last(kind: FaultKind) -> None:
     assert [action(fault(kind), history(n)) for n in range(5)] == ["reschedule"] * 3 + [None] * 2
     assert action(fault(kind), history(0, in_window=11)) == "reschedule"
@@ -44,7 +44,7 @@ def test_storage_is_tried_again_while_both_budgets_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "role"), [("damage", "rollout"), ("timeout", "train"), ("worker_lost", "train"), ("train_error", "train")]
+    ("kind", "role"), [("damage", "train"), ("timeout", "train"), ("worker_lost", "train"), ("train_error", "train")]
 )
 def test_faults_of_other_policies_are_left_to_them(kind: FaultKind, role: str) -> None:
     assert action(fault(kind, role), history()) is None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..config.schema import FaultToleranceConfig, SeverityThresholds
 from ..errors import OutOfMemory, WorkerLost
+from ..masking import masked
 from ..protocols import RecoveryPolicy
 from ..state.history import History
 from ..types import BatchKey, Decision, Fault, FaultHistory, FaultKind, Severity
@@ -19,13 +20,13 @@ def fault_of(error: BaseException, role: str, step: int, keys: tuple[BatchKey, .
         kind = "worker_lost"
     elif isinstance(error, OutOfMemory) and role == "train":
         kind = "train_oom"
-    evidence = str(error) if str(error) else type(error).__name__
+    evidence = masked(str(error)) or type(error).__name__  # it goes into the state log, and a reward may raise anything
     return Fault(kind, role, scope, f"{type(error).__name__}: {evidence}", step, keys)
 
 
 def severity_of(fault: Fault, history: History, limits: SeverityThresholds) -> Severity:
     """Light: one late batch, one error. Medium: a worker gone or stuck. Severe: budgets of the window are spent."""
-    if fault.kind in ("storage", "damage"):
+    if fault.kind == "storage" or (fault.kind == "damage" and fault.role != "rollout"):
         return "severe"
     if fault.kind == "train_oom" and _same_kind(fault, history) > limits.oom_per_window:
         return "severe"

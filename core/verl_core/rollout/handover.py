@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from ..errors import DamagedBatch, VerlError
 from ..protocols import RolloutWriter
-from ..types import BatchKey, BatchRef, BatchSpec, Sample
+from ..types import BatchKey, BatchRef, BatchSpec, Sample, StagedBatch
 from ..writes import Writes
 
 
 class HandOver:
     """Commits behind the caller, on the writer thread, and keeps samples until ``drop``.
 
-    The first to hand in a batch wins: a worker that was given up and comes late is told the ref of the other's.
+    The first to hand in a batch wins: a worker that was given up and comes late is told the ref of the other's. What
+    turns out to be committed by an earlier attempt wins, too; if it is not the same to the byte, the queue is broken,
+    since training may have run ahead on the other samples.
     ``durable=False`` (fault tolerance off) keeps batches in memory only.
     """
 
@@ -31,8 +34,17 @@ class HandOver:
                 return self._refs[spec.key]
             self._refs[spec.key], self._held[spec.key] = staged.ref, list(samples)
         if self._durable:
-            self._writes.submit(lambda: self._writer.commit(staged))
+            self._writes.submit(lambda: self._commit(staged))
         return staged.ref
+
+    def _commit(self, staged: StagedBatch) -> None:
+        found = self._writer.commit(staged)
+        if found.samples_hash != staged.ref.samples_hash:
+            raise VerlError(
+                f"attempt {found.attempt} committed other samples of this batch, where bits do not reproduce",
+                where=str(found.key),
+                remedy="start the run again: it goes on with those that are committed",
+            )
 
     def load(self, ref: BatchRef) -> list[Sample]:
         """From memory when it is the very batch, else from storage, verified. Raises DamagedBatch."""
@@ -40,6 +52,23 @@ class HandOver:
             if self._refs.get(ref.key) == ref and ref.key in self._held:
                 return self._held[ref.key]
         return self._writer.load(ref)
+
+    def damaged(self, refs: Sequence[BatchRef]) -> dict[BatchRef, DamagedBatch]:
+        """Which of these cannot be read any more, and why."""
+        found: dict[BatchRef, DamagedBatch] = {}
+        for ref in refs:
+            try:
+                self.load(ref)
+            except DamagedBatch as error:
+                found[ref] = error
+        return found
+
+    def condemn(self, ref: BatchRef) -> None:
+        """Forget a damaged batch and put it aside, so that it can be made again."""
+        with self._lock:
+            self._refs.pop(ref.key, None)
+            self._held.pop(ref.key, None)
+        self._writer.condemn(ref)
 
     def drop(self, keys: Sequence[BatchKey]) -> None:
         """Samples that training is done with; storage has them."""

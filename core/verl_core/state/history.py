@@ -35,7 +35,7 @@ class History:
     branch: int = 0
     steps: dict[int, StepRecord] = field(default_factory=dict)
     batches: dict[BatchKey, BatchRef] = field(default_factory=dict)
-    unkept: set[BatchKey] = field(default_factory=set)  # batches that were never committed (fault tolerance off)
+    unkept: set[BatchKey] = field(default_factory=set)  # never committed (fault tolerance off), or condemned
     checkpoints: dict[int, CheckpointRef] = field(default_factory=dict)
     condemned: list[str] = field(default_factory=list)
     dispatched: dict[BatchKey, int] = field(default_factory=dict)  # how often a batch was sent to be generated
@@ -162,6 +162,8 @@ def _condemned(h: History, e: Entry) -> None:
     h.condemned.append(str(e.payload["name"]))
     if e.payload["kind"] == "checkpoint":
         h.checkpoints.pop(cast(int, e.payload["step"]), None)
+    else:  # its record stays: made again, it must be the same
+        h.unkept.add(batch_key(cast(Mapping[str, int], e.payload["key"])))
 
 
 def _faulted(h: History, e: Entry) -> None:

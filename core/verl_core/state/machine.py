@@ -109,6 +109,8 @@ def _complete(m: Machine, event: ev.Event) -> Result:
 
 def _retry_rollout(m: Machine, event: ev.Event) -> Result:
     assert isinstance(event, ev.RetryRollout)
+    if m.state is State.TRAIN:  # a committed batch turned out to be damaged
+        m = replace(m, pending=frozenset(event.keys))
     keys = tuple(k for k in event.keys if k in m.pending)
     return replace(m, state=State.ROLLOUT), (ev.Dispatch(m.step + 1, keys, again=True),)
 
@@ -176,7 +178,11 @@ def _confirmed(m: Machine, _: ev.Event) -> Result:
 def _fault(m: Machine, event: ev.Event) -> Result:
     assert isinstance(event, ev.FaultSeen)
     fault = event.fault
-    waited_for = m.pending | {evaluation_key(m.step)} if m.state is State.EVAL else m.pending
+    waited_for = m.pending
+    if m.state is State.EVAL:
+        waited_for |= {evaluation_key(m.step)}
+    if m.state is State.TRAIN and fault.kind == "damage":
+        waited_for |= frozenset(m.plan.schedule.keys(m.step + 1))
     late = fault.role == "rollout" and waited_for.isdisjoint(fault.keys)
     if m.terminal or late:  # late: of batches that nobody waits for any more
         return m, ()
@@ -190,7 +196,7 @@ def _decided(m: Machine, event: ev.Event) -> Result:
     follow: ev.Event
     if m.terminal:
         return m, ()
-    if again and fault.role == "rollout" and m.state in (State.COLLECT, State.ROLLOUT):
+    if again and fault.role == "rollout" and m.state in (State.COLLECT, State.ROLLOUT, State.TRAIN):
         follow = ev.RetryRollout(m.step + 1, fault.keys or tuple(sorted(m.pending)), reason)
     elif again and fault.role == "rollout" and m.state is State.EVAL:
         return m, (ev.Evaluate(m.step, again=True),)
@@ -216,6 +222,7 @@ _TABLE: dict[tuple[State, str], Handler] = {
     (State.COLLECT, "rollout_complete"): _complete,
     (State.COLLECT, "retry_rollout"): _retry_rollout,
     (State.ROLLOUT, "retry_rollout"): _retry_rollout,
+    (State.TRAIN, "retry_rollout"): _retry_rollout,
     (State.COLLECT, "data_available"): _data,
     (State.TRAIN, "retry_train"): _retry_train,
     (State.TRAIN, "train_step_done"): _trained,

@@ -31,7 +31,7 @@ def _plan(fault: Fault, history: FaultHistory) -> tuple[Action | None, int]:
     match fault.kind:
         case "rollout_timeout" | "rollout_error":
             return "reschedule", history.retry_times
-        case "worker_lost" if fault.role == "rollout":
+        case "worker_lost" | "damage" if fault.role == "rollout":
             return "reschedule", history.retry_times
         case "train_oom":
             return "retry", 1

@@ -144,3 +144,6 @@ class _Batches:
 
     def sweep(self) -> Sequence[str]:
         return ()
+
+    def condemn(self, ref: BatchRef) -> str:
+        raise VerlError("simulated batches are never damaged", where=str(ref.key))
