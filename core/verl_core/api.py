@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from .assemble import assemble
-from .config.checks import preflight
+from .config.findings import raise_all
 from .config.load import LoadedConfig, read_config
-from .config.options import check_options
 from .config.schema import Config
-from .errors import ConfigError, VerlError
-from .inputs import Inputs, Start
+from .errors import VerlError
+from .health.start import preflight
+from .inputs import Inputs, Start, storage_at
 from .loop import Controller
 from .plugins import discover, load
-from .registry import HEALTH_CHECK, Registry
-from .types import BuildContext, RunFinished
+from .types import RunFinished
 
 log = logging.getLogger("verl")
 
@@ -71,11 +71,20 @@ class Trainer:
         return self._inputs.schedule.total_steps
 
     def save_checkpoint(self) -> None:
-        """Ask for a checkpoint after the step that is under way; to be called from a hook. A run always saves at its
-        end. Raises VerlError when nothing is running."""
+        """Ask for a checkpoint of the newest finished step, at once, or after the training step that is under way. May
+        be called from hooks, any thread and signal handlers. Raises VerlError when nothing is running."""
         if self._controller is None:
             raise VerlError("nothing is running", where="save_checkpoint", remedy="call it from a step_finished hook")
         self._controller.save_requested = True
+
+    def stop(self, reason: str) -> bool:
+        """Ask the run to end with a save, after the training step that is under way; False when nothing is running.
+
+        May be called from any thread and from signal handlers. ``run`` returns, and its result says ``stopped_by``.
+        """
+        if self._controller is not None:
+            self._controller.stop_requested = reason
+        return self._controller is not None
 
     def _keep(self, result: object) -> None:
         controller = self._controller
@@ -93,11 +102,13 @@ def create_trainer(
     overrides: Sequence[str] = (),
     resume: str = "auto",
     force_resume: bool = False,
+    take_over: bool = False,
 ) -> Trainer:
     """Read and check everything that a run needs, and write nothing.
 
     ``config`` is a YAML file or a mapping of keys; ``overrides`` are ``key=value`` texts, as after ``--set``.
-    ``resume``: ``auto`` (go on if the folder holds a run), ``never``, or a checkpoint of the run. Raises InputError.
+    ``resume``: ``auto`` (go on if the folder holds a run), ``never``, or a checkpoint of the run. ``take_over``: on a
+    store without locks, do not wait for a controller on another host that may be dead. Raises InputError.
     """
     if isinstance(config, LoadedConfig):
         loaded = config
@@ -107,20 +118,12 @@ def create_trainer(
         loaded = read_config(None, overrides, base=config)
     place = absolute_uri(str(run_dir))
     found = load([*loaded.config.plugins, *plugins])
-    wrong = [
-        *check_options(loaded.config, found.registry, loaded.places),
-        *health_errors(loaded.config, found.registry),
-    ]
-    for warning in preflight(loaded.config, run_dir=place, places=loaded.places, more=wrong):
+    checked = preflight(loaded, found, place, partial(storage_at, found, loaded.config), "start")
+    raise_all(checked.report.errors)
+    for warning in checked.report.warnings:
         log.warning("%s", warning)
-    return Trainer(Inputs(loaded, found, Start(place, resume, None, force_resume)))
-
-
-def health_errors(config: Config, registry: Registry) -> list[VerlError]:
-    """What the health checks of the loaded plugins find wrong before the start."""
-    context = BuildContext(model_path=config.model.actor.path, device=config.training.device)
-    checks = [registry.build(HEALTH_CHECK, name, {}, context) for name in registry.names(HEALTH_CHECK)]
-    return [ConfigError(f.text, where=f.check) for check in checks for f in check.check() if not f.ok]
+    start = Start(place, resume, None, force_resume, take_over)
+    return Trainer(Inputs(loaded, found, start, checked.placement))
 
 
 def get_available_backends() -> dict[str, str]:

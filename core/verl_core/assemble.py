@@ -18,7 +18,7 @@ from .checkpoint.keeper import Keeper
 from .config.options import options_of
 from .errors import ConfigError, RunMismatch
 from .fleet import Fleet
-from .inputs import Inputs, file_storage, log_place, record_inputs, storage_at
+from .inputs import Inputs, changes_of, log_place, record_inputs, storage_at, unwanted_data
 from .loop import Controller
 from .parts import Condemn, Found, Parts
 from .protocols import Checkpointer, Cluster, RolloutWriter, Storage, Worker
@@ -40,9 +40,11 @@ from .rollout.handover import HandOver
 from .state import events as ev
 from .state.claim import claim_prefix
 from .state.folder import CHECKPOINTS, ROLLOUTS, OpenRun, open_run
+from .state.forced import note_forced
 from .state.history import History
 from .state.journal import Journal
 from .state.machine import Plan, State, evaluation_key
+from .state.modes import check_modes
 from .state.runtime import runtime_state
 from .state.schedule import Schedule
 from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, Sampling, WorkerId
@@ -56,33 +58,45 @@ def assemble(inputs: Inputs) -> Controller:
     """Open the run and build its controller. Raises before anything is written when an input is bad."""
     config, plugins = inputs.config, inputs.plugins
     schedule, _ = inputs.schedule, inputs.val  # read now: bad data must leave nothing behind
-    storage = file_storage(storage_at(plugins, config, inputs.start.run_dir), "a run folder")
+    unwanted_data(inputs)
+    storage = storage_at(plugins, config, inputs.start.run_dir)
     log_storage, log_path = log_place(plugins, config, storage)
-    version = metadata.version("verl-core")
-    run = open_run(storage, log_storage, log_path, resume=inputs.start.resume, code_version=version)
+    prefixes = _prefixes(inputs, storage)
+    check_modes({"--run-dir": storage, **prefixes}, log_storage, single_committer=config.storage.single_committer)
+    version, start = metadata.version("verl-core"), inputs.start
+    run = open_run(storage, log_storage, log_path, resume=start.resume, code_version=version, take_over=start.take_over)
     try:
-        return _controller(inputs, run, schedule, version)
+        return _controller(inputs, run, prefixes, schedule, version)
     except BaseException:
         run.release()
         raise
 
 
-def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) -> Controller:
+def _controller(
+    inputs: Inputs, run: OpenRun, prefixes: Mapping[str, Storage], schedule: Schedule, version: str
+) -> Controller:
     config, observers = inputs.config, inputs.plugins.observers
     tolerance = config.training.fault_tolerance
     if run.history.step > schedule.total_steps:
         what = f"total_steps is {schedule.total_steps}, but the run is at step {run.history.step}"
         raise ConfigError(what, where=run.storage.uri, remedy="give at least as many, or use another --run-dir")
-    text = record_inputs(inputs, run)
+    if changes := changes_of(inputs, run):
+        run = note_forced(run, changes)
+    record_inputs(inputs, run)
+    text = inputs.loaded.config_text()
     context = inputs.context(run.run_id, run.history.branch, run.attempt)
-    writer, checkpointer = _stores(inputs, run, context)
+    for prefix in prefixes.values():
+        claim_prefix(prefix, run.run_id)
+    writer, checkpointer = _stores(inputs, prefixes, context)
     alerts = Alerts(_sinks(inputs, ALERT_SINK, context), observers)
+    observers.on_wait = alerts.waiting
     writes = WriteQueue(patience_s=tolerance.severity_thresholds.rollout_storage_down_sec, on_wait=alerts.storage)
     cluster = _built(inputs, CLUSTER, config.distributed.cluster, config.distributed.options, context)
     store = HandOver(writer, writes, durable=tolerance.enabled)
     keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints)
     workers = partial(_factory, inputs, context, store)
     config_hash = blake3(text.encode()).hexdigest(16)
+    committed = committed_batches(writer, run.history, schedule)
     return Controller(
         Parts(
             run_uri=run.storage.uri,
@@ -101,8 +115,8 @@ def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) 
             journal=_journal(run, writes, cluster, sync=tolerance.enabled),
             writes=writes,
             history=run.history,
-            committed=committed_batches(writer, run.history, schedule),
-            sweep=lambda: [*writer.sweep(), *checkpointer.sweep()],
+            committed=committed,
+            sweep=partial(_sweep, writer, checkpointer, run.history, schedule, committed),
             start=partial(start_from, inputs.start.resume, keeper, run.history, run.storage.uri),
             save_files=partial(_save_files, text, schedule),
             decide=_decider(inputs, context, cluster),
@@ -115,11 +129,24 @@ def _controller(inputs: Inputs, run: OpenRun, schedule: Schedule, version: str) 
     )
 
 
-def _stores(inputs: Inputs, run: OpenRun, context: BuildContext) -> tuple[RolloutWriter, Checkpointer]:
-    """Writer and checkpointer on their prefixes, each claimed by this run."""
+def _prefixes(inputs: Inputs, run: Storage) -> dict[str, Storage]:
+    """Where batches and checkpoints lie, by the keys that say so."""
+    config = inputs.config
+    wanted = (
+        ("storage.rollout_storage_uri", config.storage.rollout_storage_uri, ROLLOUTS),
+        ("storage.checkpoint_uri", config.storage.checkpoint_uri, CHECKPOINTS),
+    )
+    return {
+        key: run.child(name) if uri is None else storage_at(inputs.plugins, config, uri) for key, uri, name in wanted
+    }
+
+
+def _stores(
+    inputs: Inputs, prefixes: Mapping[str, Storage], context: BuildContext
+) -> tuple[RolloutWriter, Checkpointer]:
+    """Writer and checkpointer on their prefixes."""
     config, registry = inputs.config, inputs.plugins.registry
-    rollouts = _child(inputs, run, config.storage.rollout_storage_uri, ROLLOUTS)
-    checkpoints = _child(inputs, run, config.storage.checkpoint_uri, CHECKPOINTS)
+    rollouts, checkpoints = prefixes.values()
     name = config.rollout.writer
     writer = registry.build(WRITER, name, options_of(registry, WRITER, name, config.rollout.options), context, rollouts)
     name = config.training.checkpointer
@@ -212,6 +239,20 @@ def committed_batches(writer: RolloutWriter, history: History, schedule: Schedul
     return found
 
 
+def _sweep(
+    writer: RolloutWriter,
+    checkpointer: Checkpointer,
+    history: History,
+    schedule: Schedule,
+    committed: dict[BatchKey, BatchRef],
+) -> list[str]:
+    """Remove what dead attempts left half-made. A commit that could be finished is known from then on."""
+    swept = list(writer.sweep())
+    if any(name.startswith("epoch_") for name in swept):
+        committed.update(committed_batches(writer, history, schedule))
+    return [*swept, *checkpointer.sweep()]
+
+
 def start_from(
     resume: str, keeper: Keeper, history: History, run_uri: str, condemn: Condemn, again: bool
 ) -> Found | None:
@@ -230,12 +271,6 @@ def _save_files(text: str, schedule: Schedule, history: History, step: int) -> d
         "config.yaml": text.encode(),
         "scheduler.json": orjson.dumps({"step": step}),
     }
-
-
-def _child(inputs: Inputs, run: OpenRun, uri: str | None, name: str) -> Storage:
-    storage = run.storage.child(name) if uri is None else storage_at(inputs.plugins, inputs.config, uri)
-    claim_prefix(storage, run.run_id)
-    return storage
 
 
 def _val_rows(inputs: Inputs) -> tuple[int, ...]:

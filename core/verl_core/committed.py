@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 from blake3 import blake3
 
-from .errors import ObjectExists
-from .protocols import FileStorage
+from .errors import ObjectExists, ObjectMissing, StorageConflict, StorageError, StorageTimeout, StorageUnavailable
+from .protocols import FileStorage, Storage
 from .types import Bytes
 
 SUCCESS = "SUCCESS"  # empty, written last; without it nothing in the folder counts
 STAGING = ".staging"
 CONDEMNED = ".condemned"
+CONDEMNED_MARK = "CONDEMNED"  # in a folder that no rename can move aside: nothing in it counts, its mark included
+_UNCLEAR = (ObjectExists, StorageTimeout, StorageUnavailable, StorageConflict)  # the call may have landed
 
 
 def content_hash(data: Bytes) -> str:
@@ -40,6 +42,46 @@ def unseal(data: bytes) -> dict[str, Any]:
     if seal(fields) != data:
         raise ValueError("its content does not match its hash")
     return fields
+
+
+def write(storage: Storage, path: str, data: Bytes | Iterable[Bytes]) -> int:
+    """Write one file of a folder that is not committed yet; returns its size."""
+    return storage.write(path, data) if isinstance(storage, FileStorage) else storage.put(path, data)
+
+
+def create(storage: Storage, path: str, data: bytes, *, conditional: bool = True) -> bytes | None:
+    """Create an object once. Returns None when it is there with this content, else the content of the one that is.
+
+    A call whose answer was lost is decided by looking, and may be made again at any time: an earlier try that lands
+    late finds the name taken. ``conditional=False``, for stores that ignore create-if-absent: look, then put, which
+    holds only while nobody else writes this name.
+    """
+    try:
+        if conditional:
+            storage.put(path, data, if_absent=True)
+        elif (found := _content(storage, path)) is not None:
+            return None if found == data else found
+        else:
+            storage.put(path, data)
+    except _UNCLEAR as error:
+        found = _content(storage, path)
+        if found is None:
+            raise _unsettled(error) from error
+        return None if found == data else found
+    return None
+
+
+def _unsettled(error: StorageError) -> StorageError:
+    if isinstance(error, ObjectExists):  # deleted in between, or a store that is not of one mind: try again
+        return StorageConflict("the name is taken, but nothing is there", where=error.where, remedy=error.remedy)
+    return error
+
+
+def _content(storage: Storage, path: str) -> bytes | None:
+    try:
+        return storage.get(path)
+    except ObjectMissing:
+        return None
 
 
 def move_aside(storage: FileStorage, folder: str, name: str) -> str:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from tempfile import NamedTemporaryFile
+from typing import Literal
 
 import orjson
 
+from .config.devices import Placement
 from .config.load import LoadedConfig, read_config
+from .config.options import options_of
 from .config.schema import Config
 from .data.fingerprint import Fingerprint, difference
+from .data.hashes import FileHashes
 from .data.prompts import PromptSet, load_prompts
 from .data.tokenizer import Tokenizer, load_tokenizer
-from .errors import PluginError, RunMismatch
+from .errors import RunMismatch
 from .plugins import Loaded
-from .protocols import FileStorage, Storage
+from .protocols import Storage
 from .registry import STORAGE, Kind
 from .state.claim import RUN
 from .state.folder import LOG, OpenRun, read_history
@@ -27,6 +30,8 @@ from .types import BuildContext, Optim
 
 log = logging.getLogger("verl")
 CONFIG, FINGERPRINT, ORCHESTRATION = "config.yaml", ".dataset_fingerprint", "orchestration.json"
+HASHES = ".dataset_fingerprint.cache"
+UNWANTED = "the data are not those of data.fingerprint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class Start:
     resume: str = "auto"  # auto | never | a checkpoint of this run
     until_step: int | None = None
     force_resume: bool = False
+    take_over: bool = False  # do not wait for a controller on another host that may be dead
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Inputs:
     loaded: LoadedConfig
     plugins: Loaded
     start: Start
+    placement: Placement = Placement()
 
     @property
     def config(self) -> Config:
@@ -57,13 +64,25 @@ class Inputs:
 
     @cached_property
     def train(self) -> PromptSet:
-        return load_prompts(self.config.data, self.tokenizer, split="train", seed=self.config.seed)
+        return self._prompts("train")
 
     @cached_property
     def val(self) -> PromptSet | None:
         if not self.config.training.eval_interval_steps:
             return None
-        return load_prompts(self.config.data, self.tokenizer, split="val", seed=self.config.seed)
+        return self._prompts("val")
+
+    @cached_property
+    def hashes(self) -> FileHashes:
+        """Of data files, as an earlier start of this run found them."""
+        if not self.start.run_dir:
+            return FileHashes()
+        storage = storage_at(self.plugins, self.config, self.start.run_dir)
+        return FileHashes() if storage.stat(HASHES) is None else FileHashes.decode(storage.get(HASHES))
+
+    def _prompts(self, split: Literal["train", "val"]) -> PromptSet:
+        data, seed = self.config.data, self.config.seed
+        return load_prompts(data, self.tokenizer, split=split, seed=seed, hashes=self.hashes)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -86,7 +105,7 @@ class Inputs:
 
     def history(self) -> History | None:
         """What the state log in the run's folder tells, or None where nothing was begun. Takes no lock."""
-        storage = file_storage(storage_at(self.plugins, self.config, self.start.run_dir), "a run folder")
+        storage = storage_at(self.plugins, self.config, self.start.run_dir)
         if storage.stat(RUN) is None:
             return None
         return read_history(storage, *log_place(self.plugins, self.config, storage))
@@ -119,8 +138,11 @@ class Inputs:
 
 def storage_at(plugins: Loaded, config: Config, uri: str) -> Storage:
     """Open a URI with the provider of its scheme; its options are those of the ``storage`` block."""
-    name = provider_of(uri)
-    return plugins.registry.build(STORAGE, name, config.storage.options, BuildContext(uri=uri))
+    name, block = provider_of(uri), config.storage
+    context = BuildContext(
+        uri=uri, max_concurrent_uploads=block.max_concurrent_uploads, on_wait=lambda e: plugins.observers.on_wait(e)
+    )
+    return plugins.registry.build(STORAGE, name, options_of(plugins.registry, STORAGE, name, block.options), context)
 
 
 def provider_of(uri: str) -> str:
@@ -129,58 +151,68 @@ def provider_of(uri: str) -> str:
     return scheme if separator and scheme != "file" else "local"
 
 
-def file_storage(storage: Storage, what: str) -> FileStorage:
-    if not isinstance(storage, FileStorage):
-        raise PluginError(f"{what} needs a file system", where=storage.uri, remedy="give a path on a file system")
-    return storage
-
-
-def log_place(plugins: Loaded, config: Config, run: FileStorage) -> tuple[FileStorage, str]:
+def log_place(plugins: Loaded, config: Config, run: Storage) -> tuple[Storage, str]:
     """Where the state log lies: in the run folder, or at ``state_log_path``."""
     path = config.training.fault_tolerance.state_log_path
     if path is None:
         return run, LOG
     folder, _, name = path.rpartition("/")
-    return file_storage(storage_at(plugins, config, folder or "/"), "the state log"), name
+    return storage_at(plugins, config, folder or "/"), name
 
 
-def record_inputs(inputs: Inputs, run: OpenRun) -> str:
-    """Hold config and data against those that the run began with, then write them down. Returns the config's text."""
-    text = inputs.loaded.config_text()
-    if run.storage.stat(CONFIG) is not None:
-        changed = inputs.loaded.changed_since(run.storage.get(CONFIG).decode())
-        _refuse(changed, "the config changed", run, inputs.start.force_resume)
-    fingerprint = inputs.train.source
-    if run.storage.stat(FINGERPRINT) is not None:
-        old = Fingerprint.from_json(run.storage.get(FINGERPRINT))
-        _refuse(difference(old, fingerprint), "the data set changed", run, inputs.start.force_resume)
+def unwanted_data(inputs: Inputs) -> list[str]:
+    """What is wrong with the training data before any run is looked at. Raises RunMismatch unless forced."""
+    wanted, found = inputs.config.data.fingerprint, inputs.train.fingerprint
+    if wanted in (None, found):
+        return []
+    if not inputs.start.force_resume:
+        remedy = "give those data, leave the key out, or --force-resume"
+        raise RunMismatch(f"{UNWANTED}: {wanted} → {found}", where="data.fingerprint", remedy=remedy)
+    return [f"{wanted} → {found}"]
+
+
+def changes_of(inputs: Inputs, run: OpenRun) -> list[str]:
+    """What differs from what the run began with and must not, in words. Raises RunMismatch unless forced."""
+    train, val, there = inputs.train, inputs.val, run.storage
+    found: list[tuple[str, list[str]]] = []
+    if there.stat(CONFIG) is not None:
+        found.append(("the config changed", inputs.loaded.changed_since(there.get(CONFIG).decode())))
+    if there.stat(FINGERPRINT) is not None:
+        text = there.get(FINGERPRINT)
+        before, before_val = Fingerprint.from_json(text), Fingerprint.val_from_json(text)
+        found.append(("the data set changed", difference(before, train.source, train.paths, inputs.hashes)))
+        if val is not None and before_val is not None:
+            differing = difference(before_val, val.source, val.paths, inputs.hashes)
+            found.append(("the evaluation data changed", differing))
+    found.append((UNWANTED, unwanted_data(inputs)))
+    changes = [f"{what}: {'; '.join(lines)}" for what, lines in found if lines]
+    if changes and not inputs.start.force_resume:
+        remedy = "undo it, use another --run-dir, or --force-resume"
+        raise RunMismatch("; ".join(changes), where=there.uri, remedy=remedy)
+    for change in changes:
+        log.warning("%s, resumed by force", change)
+    return changes
+
+
+def record_inputs(inputs: Inputs, run: OpenRun) -> None:
+    """Write config and data down in the run's folder."""
+    train, val = inputs.train, inputs.val
     orchestration = {
         "format": 1,
-        "data": [{"file": name, "size": size, "hash": digest} for name, digest, size in inputs.train.files],
+        "data": [{"file": name, "size": size, "hash": digest} for name, digest, size in train.files],
         "world_size": inputs.config.distributed.train_ranks,
         "rollout_workers": inputs.config.distributed.rollout_workers,
+        "devices": {"train": inputs.placement.train, "rollout": inputs.placement.rollout},
         "state_log": f"{run.log_storage.uri}/{run.log_path}",
     }
-    described = orjson.dumps(orchestration, option=orjson.OPT_INDENT_2)
     for name, data in (
-        (CONFIG, text.encode()),
-        (FINGERPRINT, fingerprint.to_json().encode()),
-        (ORCHESTRATION, described),
+        (CONFIG, inputs.loaded.config_text().encode()),
+        (FINGERPRINT, train.source.to_json(val.source if val else None).encode()),
+        (ORCHESTRATION, orjson.dumps(orchestration, option=orjson.OPT_INDENT_2)),
+        (HASHES, inputs.hashes.encode()),
     ):
-        if run.storage.stat(name) is None or run.storage.get(name) != data:
+        if data and (run.storage.stat(name) is None or run.storage.get(name) != data):
             run.storage.put(name, data)
-    return text
-
-
-def _refuse(differences: Sequence[str], what: str, run: OpenRun, force: bool) -> None:
-    if not differences:
-        return
-    listed = "; ".join(differences)
-    if not force:
-        raise RunMismatch(
-            f"{what}: {listed}", where=run.storage.uri, remedy="undo it, use another --run-dir, or --force-resume"
-        )
-    log.warning("%s, resumed by force: %s", what, listed)
 
 
 def saved_config(text: bytes) -> Config:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from verl_core.errors import DamagedBatch
+from verl_core.errors import DamagedBatch, VerlError
 from verl_core.rollout.handover import HandOver
 from verl_core.writes import WriteQueue
 
@@ -44,6 +44,16 @@ def test_a_late_worker_learns_that_another_won_and_nothing_is_mixed(tmp_path: Pa
     assert [s.reward for s in store.load(first)] == [s.reward for s in SAMPLES]
 
 
+def test_what_is_in_memory_is_not_passed_off_as_another_batch(tmp_path: Path) -> None:
+    """A ref from the state log of another attempt, whose samples were not the same to the byte."""
+    writes = WriteQueue(patience_s=1)
+    store = HandOver(writer(tmp_path), writes)
+    ref = store.commit(SPEC, SAMPLES, worker="rollout-0", seed=1)
+    writes.close()
+    with pytest.raises(DamagedBatch, match="journal"):
+        store.load(replace(ref, samples_hash="blake3:other"))
+
+
 def test_without_fault_tolerance_nothing_reaches_the_disk(tmp_path: Path) -> None:
     writes = WriteQueue(patience_s=1)
     store = HandOver(writer(tmp_path), writes, durable=False)
@@ -53,3 +63,16 @@ def test_without_fault_tolerance_nothing_reaches_the_disk(tmp_path: Path) -> Non
     store.drop([SPEC.key])
     with pytest.raises(DamagedBatch):
         store.load(ref)
+
+
+def test_other_samples_that_an_earlier_attempt_committed_break_the_queue_and_stay(tmp_path: Path) -> None:
+    at = writer(tmp_path)
+    committed = at.commit(at.stage(SPEC, LATE, worker="rollout-0", seed=1))
+    writes = WriteQueue(patience_s=1)
+    store = HandOver(writer(tmp_path, attempt=1), writes)
+    store.commit(SPEC, SAMPLES, worker="rollout-0", seed=1)
+    with pytest.raises(VerlError, match="attempt 0 committed other samples"):
+        writes.barrier()
+    assert list(at.scan()) == [committed]
+    again = HandOver(writer(tmp_path, attempt=2), WriteQueue(patience_s=1))
+    assert [s.reward for s in again.load(committed)] == [s.reward for s in LATE], "the next attempt goes on with them"

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 from verl_core.committed import content_hash
-from verl_core.errors import DamagedBatch, PluginError, RunMismatch
+from verl_core.errors import DamagedBatch, RunMismatch
 from verl_core.rollout.writer import AtomicConfig, AtomicWriter, build_atomic
 from verl_core.types import BatchRef, BatchSpec, BuildContext, RunIdentity
 from verl_core_storage.local import LocalStorage
@@ -231,6 +231,8 @@ def test_a_condemned_batch_lies_aside_and_can_be_made_again(tmp_path: Path) -> N
         assert (tmp_path / place / "samples.jsonl").read_bytes() == b"damage"
         assert list(at.scan()) == []
         assert commit(at, spec()) == ref
+    assert at.condemn(ref) == ".condemned/epoch_0_batch_0.2.2"
+    assert at.condemn(ref) == "epoch_0/batch_0", "twice is harmless"
 
 
 # --- sweep ---------------------------------------------------------------------------------------
@@ -255,15 +257,9 @@ def test_sweep_removes_leftovers_of_dead_attempts_and_nothing_else(tmp_path: Pat
 # --- build ---------------------------------------------------------------------------------------
 
 
-def test_it_is_built_from_the_context_and_refuses_a_store_that_cannot_rename(tmp_path: Path) -> None:
+def test_it_is_built_from_the_context(tmp_path: Path) -> None:
     context = BuildContext(run_id="run", branch=2, attempt=3)
     at = build_atomic(AtomicConfig(), context, LocalStorage(str(tmp_path)))
+    assert isinstance(at, AtomicWriter)
     ref = commit(at, spec())
     assert (ref.branch, ref.attempt) == (2, 3)
-
-    class ObjectsOnly:
-        uri = "s3://bucket"
-        capabilities = put = get = list = stat = delete = child = None
-
-    with pytest.raises(PluginError, match="rollout_storage_uri"):
-        build_atomic(AtomicConfig(), BuildContext(), ObjectsOnly())  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 from blake3 import blake3
 
-from ..committed import content_hash
+from ..committed import content_hash, write
 from ..errors import DamagedCheckpoint, DamagedError
-from ..protocols import FileStorage, Storage
+from ..protocols import Storage
 from ..reshard.slices import assemble, plan
 from ..types import Bytes, Slice, TensorChunk
 
@@ -68,9 +68,7 @@ class Component:
     digest: str
 
 
-def write_component(
-    storage: FileStorage, folder: str, ranks: Sequence[Sequence[TensorChunk]], attempt: int
-) -> Component:
+def write_component(storage: Storage, folder: str, ranks: Sequence[Sequence[TensorChunk]], attempt: int) -> Component:
     """Write all ranks' pieces. Raises ``DamagedCheckpoint`` when they do not make up whole tensors.
 
     The digest is blake3 over (name, dtype, global shape, blake3 of the whole tensor's bytes) in the order of names.
@@ -90,7 +88,7 @@ def write_component(
         for name, pieces in tensors.items()
     }
     data = _encode_manifest(manifest)
-    storage.write(f"{folder}/{MANIFEST}", data)
+    write(storage, f"{folder}/{MANIFEST}", data)
     files[MANIFEST] = FileEntry(len(data), content_hash(data))
     hashes = {name: _whole_hash(pieces, stored[name]) for name, pieces in tensors.items()}
     rows = [[name, manifest[name].dtype, manifest[name].shape, hashes[name]] for name in tensors]
@@ -170,7 +168,7 @@ def _checked(chunks: Sequence[TensorChunk]) -> dict[str, list[TensorChunk]]:
 
 
 def _write_shard(
-    storage: FileStorage, folder: str, name: str, chunks: Sequence[TensorChunk]
+    storage: Storage, folder: str, name: str, chunks: Sequence[TensorChunk]
 ) -> tuple[FileEntry, list[StoredChunk]]:
     """One file in one pass: each byte is hashed and written as it goes by."""
     header = _header(chunks)
@@ -187,7 +185,7 @@ def _write_shard(
             written.append(StoredChunk(name, start, end, chunk.offset, chunk.shape, content_hash(chunk.data)))
             start = end
 
-    size = storage.write(f"{folder}/{name}", stream())
+    size = write(storage, f"{folder}/{name}", stream())
     return FileEntry(size, f"blake3:{whole.hexdigest()}"), written
 
 

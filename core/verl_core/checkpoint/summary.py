@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from blake3 import blake3
 
 from ..committed import content_hash, seal, unseal
-from ..errors import DamagedCheckpoint, RunMismatch
+from ..errors import DamagedCheckpoint, ObjectMissing, RunMismatch
 from ..protocols import Storage
 from ..types import CheckpointRef, CheckpointState
 from .format import FORMAT, FileEntry
@@ -90,8 +90,11 @@ def check_files(storage: Storage, folder: str, files: Mapping[str, FileEntry]) -
             raise _damaged(f"the file has {stat.size} bytes instead of {entry.size}", storage, folder, path)
     for path, entry in files.items():
         found = blake3()
-        for start in range(0, entry.size, _BLOCK):
-            found.update(storage.get(f"{folder}/{path}", start, start + _BLOCK))
+        try:
+            for start in range(0, entry.size, _BLOCK):
+                found.update(storage.get(f"{folder}/{path}", start, start + _BLOCK))
+        except ObjectMissing:  # swept meanwhile
+            raise _damaged("the file is missing", storage, folder, path) from None
         if f"blake3:{found.hexdigest()}" != entry.hash:
             raise _damaged("the file differs from its hash", storage, folder, path)
 

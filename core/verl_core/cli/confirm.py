@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError
-from ..state.claim import lock_run, read_run_id
+from ..state.claim import read_run_id
 from ..state.events import Confirmed
 from ..state.history import fold
 from ..state.journal import Journal, read_log, repair
+from ..state.lease import hold
 from ..state.machine import State
 from ..writes import WriteQueue
 from .common import find_run
@@ -26,7 +27,7 @@ def confirm(
 ) -> None:
     """End SAFE_MODE; name and reason go into the state log. Then run it again: it resumes from a checkpoint."""
     place = find_run(run)
-    unlock = lock_run(place.storage)
+    unlock = hold(place.storage, place.log_storage, place.log_path)
     try:
         log = read_log(place.log_storage, place.log_path)
         history = fold(log.entries)

@@ -20,6 +20,8 @@ from ..quickstart.smollm2 import make_smollm2
 from ..quickstart.task import write_sort_task
 from .run import DryRun, ForceResume, MaxRestarts, Overrides, Plugins, Resume, UntilStep, start
 
+DEFAULT = "runs/quickstart"
+
 
 class Recipe(StrEnum):
     SORT = "sort"
@@ -27,7 +29,7 @@ class Recipe(StrEnum):
 
 
 def quickstart(
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Folder that holds the run.")] = "runs/quickstart",
+    run_dir: Annotated[str, typer.Option("--run-dir", help="Folder or URI that holds the run.")] = DEFAULT,
     recipe: Annotated[
         Recipe, typer.Option(help="sort: a tiny model learns to sort letters; smollm2: SmolLM2-135M on --data (GSM8K).")
     ] = Recipe.SORT,
@@ -43,9 +45,8 @@ def quickstart(
 ) -> None:
     """Train a tiny model by GRPO, from nothing, in about two minutes. Kill it at any time and start it again."""
     place = api.absolute_uri(run_dir)
-    if provider_of(place) != "local":
-        raise InputError("quickstart needs a folder", where=place, remedy="give a path")
-    folder = Path(place.removeprefix("file://"))
+    # with a run on an object store, model and data lie where the run would be by default
+    folder = Path(place.removeprefix("file://") if provider_of(place) == "local" else api.absolute_uri(DEFAULT))
     model, file = folder / "model", folder / "data" / "sort.jsonl"
     if recipe is Recipe.SMOLLM2:
         if data is None:

@@ -56,6 +56,10 @@ class BatchMeta:
     format: int = FORMAT
 
 
+class UnknownFormat(ValueError):
+    """A record as another version wrote it."""
+
+
 def encode(spec: BatchSpec, samples: Sequence[Sample]) -> bytes:
     """``samples.jsonl`` of a batch. Raises ``DataError`` for text that is not valid Unicode."""
     body = b"".join(_line(sample, number) for number, sample in enumerate(samples, 1))
@@ -84,10 +88,10 @@ def encode_meta(meta: BatchMeta) -> bytes:
 
 
 def decode_meta(data: bytes) -> BatchMeta:
-    """Raises ``ValueError`` when a byte is wrong, or when the format is not ours."""
+    """Raises ``ValueError`` when a byte is wrong, ``UnknownFormat`` when it is whole, but not ours to read."""
     fields = unseal(data)
     if fields.get("format") != FORMAT:
-        raise ValueError(f"format {fields.get('format')} is not known here")
+        raise UnknownFormat(f"format {fields.get('format')} is not known here")
     try:
         return BatchMeta(**fields)
     except TypeError as error:

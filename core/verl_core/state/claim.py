@@ -7,13 +7,13 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import orjson
 import psutil
 
-from ..errors import JournalError, ObjectExists, RunBusy, RunMismatch
+from ..committed import create
+from ..errors import JournalError, ObjectMissing, RunBusy, RunMismatch
 from ..protocols import FileStorage, Storage
 
 FORMAT = 1  # of the run folder
@@ -41,23 +41,29 @@ class Controller:
             return False
 
 
-def lock_run(storage: FileStorage) -> Callable[[], None]:
-    """Take the run's lock, which dies with this process; returns its release. Raises RunBusy."""
-    release = storage.lock(LOCK)
+def lock_run(storage: FileStorage, path: str = LOCK, *, run: Storage | None = None) -> Callable[[], None]:
+    """Take the run's lock, which dies with this process; returns its release. Raises RunBusy.
+
+    ``run``: the run's folder, where the lock lies elsewhere.
+    """
+    release = storage.lock(path)
     if release is None:
-        holder = read_controller(storage)
-        who = f"by process {holder.pid} on {holder.host}" if holder else "by another controller"
-        raise RunBusy(
-            f"the run is held {who}", where=storage.uri, remedy="stop that one first, or use another --run-dir"
-        )
+        raise busy(run or storage, "stop that one first, or use another --run-dir")
     return release
+
+
+def busy(run: Storage, remedy: str) -> RunBusy:
+    """The error of a start that finds the run held."""
+    holder = read_controller(run)
+    who = f"by process {holder.pid} on {holder.host}" if holder else "by another controller"
+    return RunBusy(f"the run is held {who}", where=run.uri, remedy=remedy)
 
 
 def identify(storage: Storage, *, code_version: str) -> str:
     """The run's id; a new run is given one. Raises like ``read_run_id``."""
     facts = {"format": FORMAT, "run_id": uuid.uuid4().hex[:16], "created": time.time(), "code_version": code_version}
-    with suppress(ObjectExists):
-        storage.put(RUN, orjson.dumps(facts, option=orjson.OPT_INDENT_2), if_absent=True)
+    described = orjson.dumps(facts, option=orjson.OPT_INDENT_2)
+    create(storage, RUN, described, conditional=storage.capabilities().conditional_put)
     return read_run_id(storage)
 
 
@@ -76,24 +82,25 @@ def read_run_id(storage: Storage) -> str:
 
 def claim_prefix(storage: Storage, run_id: str) -> None:
     """Mark a prefix as this run's. Raises RunMismatch when another run has it."""
-    try:
-        storage.put("RUN", run_id.encode(), if_absent=True)
-    except ObjectExists:
-        owner = storage.get("RUN").decode(errors="replace")
-        if owner != run_id:
-            raise RunMismatch(
-                f"the prefix belongs to run {owner}, this is run {run_id}",
-                where=storage.uri,
-                remedy="give each run its own prefix",
-            ) from None
+    found = create(storage, "RUN", run_id.encode(), conditional=storage.capabilities().conditional_put)
+    if found is not None:
+        raise RunMismatch(
+            f"the prefix belongs to run {found.decode(errors='replace')}, this is run {run_id}",
+            where=storage.uri,
+            remedy="give each run its own prefix",
+        )
 
 
-def write_controller(storage: Storage, *, attempt: int, nonce: str) -> None:
-    facts = Controller(os.getpid(), socket.gethostname(), attempt, nonce, time.time())
-    storage.put(CONTROLLER, orjson.dumps(facts))
+def write_controller(storage: Storage, *, attempt: int, nonce: str) -> bytes:
+    """Say who holds the run; returns what was written."""
+    facts = orjson.dumps(Controller(os.getpid(), socket.gethostname(), attempt, nonce, time.time()))
+    storage.put(CONTROLLER, facts)
+    return facts
 
 
 def read_controller(storage: Storage) -> Controller | None:
-    if storage.stat(CONTROLLER) is None:
+    """None as well when what is there cannot be read: it decides nothing that the state log does not decide again."""
+    try:
+        return Controller(**orjson.loads(storage.get(CONTROLLER)))
+    except (ObjectMissing, ValueError, TypeError):
         return None
-    return Controller(**orjson.loads(storage.get(CONTROLLER)))

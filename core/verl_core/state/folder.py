@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import InputError, JournalError, RunMismatch, SafeModeError
-from ..protocols import FileStorage, Storage
-from .claim import CONTROLLER, RUN, identify, lock_run, read_run_id, write_controller
+from ..protocols import Storage
+from .claim import CONTROLLER, RUN, identify, read_controller, read_run_id, write_controller
 from .history import History, fold
-from .journal import Log, read_log, repair
+from .journal import Log, lockable, read_log, repair
+from .lease import Heartbeat, hold
+from .lines import Entry, made
+from .segments import SegmentLog, claim, taken_over
 
 LOG = "state_log.jsonl"
 ROLLOUTS, CHECKPOINTS = "rollouts", "checkpoints"
+CLAIMED = "claimed"  # the first line of an attempt, where opening is a matter of the log itself
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
     """A run that this process holds."""
 
-    storage: FileStorage
-    log_storage: FileStorage
+    storage: Storage
+    log_storage: Storage
     log_path: str
     run_id: str
     nonce: str  # of this attempt
@@ -29,16 +36,21 @@ class OpenRun:
     log: Log
     history: History
     attempt: int
+    heartbeat: Heartbeat | None = None  # where there are no locks
 
     def release(self) -> None:
-        """Give the run back: nobody is at work on it any more."""
+        """Give the run back: nobody is at work on it any more. What another controller holds by now is left to it."""
         try:
-            self.storage.delete(CONTROLLER)
+            if self.heartbeat is not None:
+                self.heartbeat.stop()
+            holder = read_controller(self.storage)
+            if holder is None or holder.nonce == self.nonce:
+                self.storage.delete(CONTROLLER)
         finally:
             self.unlock()
 
 
-def read_history(storage: Storage, log_storage: FileStorage, log_path: str) -> History:
+def read_history(storage: Storage, log_storage: Storage, log_path: str) -> History:
     """What the state log tells, for readers that do not hold the run. Raises InputError where there is no run."""
     if storage.stat(RUN) is None:
         raise InputError("no run here", where=storage.uri, remedy="give the folder that --run-dir named")
@@ -46,30 +58,69 @@ def read_history(storage: Storage, log_storage: FileStorage, log_path: str) -> H
 
 
 def open_run(
-    storage: FileStorage, log_storage: FileStorage, log_path: str, *, resume: str, code_version: str
+    storage: Storage,
+    log_storage: Storage,
+    log_path: str,
+    *,
+    resume: str,
+    code_version: str,
+    take_over: bool = False,
+    wall: Callable[[], float] = time.time,
 ) -> OpenRun:
-    """Lock the folder, read the state log, repair a torn last line, and count the attempt.
+    """Hold the run, read the state log, repair a torn last line, and count the attempt.
 
-    Raises RunBusy, JournalError (data without a readable log is never begun over), RunMismatch, SafeModeError.
+    Where the log lies in objects, the attempt's first line is written before anything else. ``take_over``: do not wait
+    for a controller on another host that may be dead. Raises RunBusy, JournalError (data without a readable log is
+    never begun over), RunMismatch, SafeModeError.
     """
-    release = lock_run(storage)
+    release = hold(storage, log_storage, log_path, take_over=take_over, wall=wall)
+    nonce, heartbeat = uuid.uuid4().hex[:16], None
     try:
-        log = read_log(log_storage, log_path)
-        history = fold(log.entries)
-        _check(storage, f"{log_storage.uri}/{log_path}", log, history, resume)
-        run_id, nonce = identify(storage, code_version=code_version), uuid.uuid4().hex[:16]
-        attempt = history.attempt + 1
-        repair(log_storage, log_path, log, attempt)
-        write_controller(storage, attempt=attempt, nonce=nonce)
+        while True:
+            log = read_log(log_storage, log_path)
+            data = not log.entries and _has_data(storage)
+            if data:
+                log = read_log(log_storage, log_path)  # it may have been begun meanwhile
+            history = fold(log.entries)
+            _check(storage, f"{log_storage.uri}/{log_path}", log, history, resume, lost=data and not log.entries)
+            run_id, attempt = identify(storage, code_version=code_version), history.attempt + 1
+            claimed = _claimed(log_storage, log_path, log, history, (run_id, history.branch, attempt, nonce), wall)
+            if isinstance(claimed, Log):
+                break
+            if not take_over and claimed.event == CLAIMED:  # somebody else starts at this moment
+                raise taken_over(claimed, storage.uri)
+        facts = write_controller(storage, attempt=attempt, nonce=nonce)
+        heartbeat = None if lockable(storage) or lockable(log_storage) else Heartbeat(storage, facts)
     except BaseException:
         release()
         raise
-    return OpenRun(storage, log_storage, log_path, run_id, nonce, release, log, history, attempt)
+    return OpenRun(storage, log_storage, log_path, run_id, nonce, release, claimed, history, attempt, heartbeat)
 
 
-def _check(storage: FileStorage, where: str, log: Log, history: History, resume: str) -> None:
-    """Reads only: a start that is refused leaves everything as it is."""
-    if not log.entries and _has_data(storage):
+def _claimed(
+    storage: Storage,
+    path: str,
+    log: Log,
+    history: History,
+    identity: tuple[str, int, int, str],
+    wall: Callable[[], float],
+) -> Log | Entry:
+    """The log, with the first line of this attempt where that is what opens it, or the line that came in its place."""
+    if log.segments is None:
+        repair(storage, path, log, identity[2])
+        return log
+    before = log.entries[-1] if log.entries else None
+    payload = {"pid": os.getpid(), "host": socket.gethostname()}
+    found = claim(storage, path, log.segments, made(before, wall(), identity, history.state, CLAIMED, payload))
+    if isinstance(found, SegmentLog):
+        history.add(found.entries[-1])
+        return Log(found.entries, 0, b"", found)
+    return found
+
+
+def _check(storage: Storage, where: str, log: Log, history: History, resume: str, *, lost: bool) -> None:
+    """Reads only: a start that is refused leaves everything as it is. ``lost``: there is data, but no log."""
+    if lost:
         raise JournalError(
             "the folder holds data of a run, but no readable state log",
             where=where,
@@ -101,7 +152,7 @@ def _check(storage: FileStorage, where: str, log: Log, history: History, resume:
         )
 
 
-def _has_data(storage: FileStorage) -> bool:
+def _has_data(storage: Storage) -> bool:
     """Whether there are batches or checkpoints, finished or not."""
     folders = (storage.child(name).list() for name in (ROLLOUTS, CHECKPOINTS))
     return any(stat.path.partition("/")[0].startswith(("epoch_", "step_")) for found in folders for stat in found)

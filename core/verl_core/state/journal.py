@@ -2,60 +2,32 @@
 
 A line is a JSON object; ``hash`` is the blake3 of the rest of the line, ``prev`` the hash of the line before. A last
 line that is torn (cut short, or not what its hash says) is put aside and never trusted; damage before it is an error.
+Where a store cannot append, or has no locks, the same lines lie in objects of a few each (see ``segments``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import orjson
-from blake3 import blake3
 
 from ..errors import JournalError
-from ..protocols import FileStorage
+from ..protocols import FileStorage, Storage
 from ..writes import Writes
+from .lines import START, Entry, check_chain, made, parse, seal, whole
+from .segments import SegmentLog, Segments, read_segments
 
-START = "0" * 32  # ``prev`` of the first line
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line. ``state`` is the state after it; ``payload`` holds JSON values only."""
-
-    seq: int
-    time: float  # seconds since the epoch, for people: nothing is decided by it
-    run_id: str
-    branch: int
-    attempt: int
-    nonce: str
-    state: str
-    event: str
-    payload: Mapping[str, object]
-    prev: str
-    hash: str
-
-    def body(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in Entry.__slots__ if name != "hash"}
+__all__ = ["START", "Entry", "Journal", "Log", "lockable", "parse", "read_log", "repair", "seal"]
 
 
-def seal(entry_body: Mapping[str, object]) -> tuple[str, bytes]:
-    """The hash of a line's body, and the whole line."""
-    body = orjson.dumps(entry_body)
-    digest = blake3(body).hexdigest(16)
-    return digest, body[:-1] + b',"hash":"' + digest.encode() + b'"}\n'
-
-
-def parse(line: bytes, where: str) -> Entry:
-    """Raises JournalError when the line is not what its hash says."""
-    try:
-        fields = orjson.loads(line)
-        digest = fields.pop("hash")
-        if seal(fields)[0] != digest:
-            raise JournalError("the line is not what its hash says", where=where)
-        return Entry(**fields, hash=digest)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise JournalError(f"not a line of a state log ({error})", where=where) from None
+def lockable(storage: Storage) -> TypeGuard[FileStorage]:
+    """Whether a storage appends, and has locks that die with their process: one file holds the log then."""
+    if not isinstance(storage, FileStorage):
+        return False
+    can = storage.capabilities()
+    return can.append and can.lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +37,32 @@ class Log:
     entries: tuple[Entry, ...]
     size: int  # bytes of the whole lines
     torn: bytes
+    segments: SegmentLog | None = None  # where the lines lie in objects
 
 
-def read_log(storage: FileStorage, path: str) -> Log:
+def read_log(storage: Storage, path: str) -> Log:
     """All entries with the chain checked. A missing file is an empty log. Raises JournalError."""
+    if not lockable(storage):
+        found = read_segments(storage, path)
+        return Log(found.entries, 0, b"", found)
     data = storage.get(path) if storage.stat(path) is not None else b""
     entries: list[Entry] = []
-    size, prev = 0, START
+    size = 0
     lines = data.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         where = f"{storage.uri}/{path}:{number}"
         try:
-            entry = parse(line, where)
-            if not line.endswith(b"\n"):
-                raise JournalError("the line is cut short", where=where)
+            entry = whole(line, where)
         except JournalError as error:
             if number == len(lines):
                 break
             raise _broken(error) from None
-        if entry.prev != prev or entry.seq != len(entries):
-            raise _broken(JournalError("the chain of hashes is broken", where=where))
+        try:
+            check_chain(entry, entries[-1] if entries else None, where)
+        except JournalError as error:
+            raise _broken(error) from None
         entries.append(entry)
-        size, prev = size + len(line), entry.hash
+        size += len(line)
     return Log(tuple(entries), size, data[size:])
 
 
@@ -101,7 +77,7 @@ class Journal:
 
     def __init__(
         self,
-        storage: FileStorage,
+        storage: Storage,
         path: str,
         log: Log,
         writes: Writes,
@@ -110,33 +86,30 @@ class Journal:
         wall: Callable[[], float],
         sync: bool = True,
     ) -> None:
-        self._file = _LogFile(storage, path, log.size, sync)
+        self._identity = identity
         self._writes, self._wall = writes, wall
-        self._run_id, self._branch, self._attempt, self._nonce = identity
-        self._seq = len(log.entries)
-        self._prev = log.entries[-1].hash if log.entries else START
+        self._sink = self._sink_for(storage, path, log, sync)
+        self._last = log.entries[-1] if log.entries else None
 
     def record(self, event: str, state: str, payload: object) -> Entry:
         """Hand one entry to the writer thread, behind everything that it speaks of; return it as a reader will see it.
 
         ``payload``: a record or mapping of JSON values.
         """
-        body = {
-            "seq": self._seq,
-            "time": round(self._wall(), 6),
-            "run_id": self._run_id,
-            "branch": self._branch,
-            "attempt": self._attempt,
-            "nonce": self._nonce,
-            "state": state,
-            "event": event,
-            "payload": payload,
-            "prev": self._prev,
-        }
-        self._prev, line = seal(body)
-        self._seq += 1
-        self._writes.line(self._file, line)
-        return Entry(**orjson.loads(line))
+        line = made(self._last, self._wall(), self._identity, state, event, payload)
+        self._last = Entry(**orjson.loads(line))
+        self._writes.line(self._sink, line)
+        if isinstance(self._sink, Segments) and self._sink.fold_due:
+            self._sink.fold_due = False
+            self._writes.submit(self._sink.fold)
+        return self._last
+
+    def _sink_for(self, storage: Storage, path: str, log: Log, sync: bool) -> _LogFile | Segments:
+        if log.segments is not None:
+            begins = not log.entries or log.entries[-1].nonce != self._identity[-1]
+            return Segments(storage, path, log.segments, begins=begins)
+        assert isinstance(storage, FileStorage)
+        return _LogFile(storage, path, log.size, sync)
 
 
 class _LogFile:
@@ -157,8 +130,12 @@ class _LogFile:
         self._sure = True
 
 
-def repair(storage: FileStorage, path: str, log: Log, attempt: int) -> None:
-    """Put a torn last line aside (``<path>.torn.<attempt>``) and cut it off. Harmless when nothing is torn."""
-    if log.torn:
-        storage.put(f"{path}.torn.{attempt}", log.torn)
+def repair(storage: Storage, path: str, log: Log, attempt: int) -> None:
+    """Put a torn last line aside (``<path>.torn.<attempt>``) and cut it off; one that lies there is never lost."""
+    if log.torn and isinstance(storage, FileStorage):  # an object is whole, or it is not there
+        aside, number = f"{path}.torn.{attempt}", 0
+        while storage.stat(aside) is not None and storage.get(aside) != log.torn:  # of an attempt that left no line
+            number += 1
+            aside = f"{path}.torn.{attempt}.{number}"
+        storage.put(aside, log.torn)
         storage.truncate(path, log.size)

@@ -16,8 +16,17 @@ from ..types import Bytes, Capabilities, ObjectStat
 
 
 @dataclass(slots=True)
+class _Node:
+    """A name: an object, a folder, or both, as object stores allow it. ``content`` is None where there is no object."""
+
+    content: bytes | bytearray | None = None
+    mtime: float = 0.0  # of the last change
+    below: dict[str, _Node] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class _Shared:
-    objects: dict[str, tuple[bytes, float]] = field(default_factory=dict)  # path → content, time of the last change
+    root: _Node = field(default_factory=_Node)
     locks: set[str] = field(default_factory=set)
     mutex: threading.RLock = field(default_factory=threading.RLock)
 
@@ -26,55 +35,99 @@ class MemoryObjects:
     """A ``Storage``: create-if-absent, no rename, no append."""
 
     def __init__(
-        self, uri: str = "memory://store", shared: _Shared | None = None, clock: Callable[[], float] = time.time
+        self,
+        uri: str = "memory://store",
+        shared: _Shared | None = None,
+        clock: Callable[[], float] = time.time,
+        conditional_put: bool = True,
     ) -> None:
-        self.uri, self._shared, self._clock = uri, shared or _Shared(), clock
-        self._root = uri.partition("://")[2].rstrip("/") + "/"
+        """``conditional_put=False``: a store that takes ``if_absent`` and silently overwrites."""
+        self.uri, self._shared, self._clock, self._conditional = uri, shared or _Shared(), clock, conditional_put
+        self._root = tuple(uri.partition("://")[2].rstrip("/").split("/"))
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(publish=False, append=False, conditional_put=True, lock=False)
+        return Capabilities(publish=False, append=False, conditional_put=self._conditional, lock=False)
 
     def child(self, prefix: str) -> MemoryObjects:
-        return type(self)(f"{self.uri}/{prefix}", self._shared, self._clock)
+        self._place(prefix)
+        return type(self)(f"{self.uri}/{prefix}", self._shared, self._clock, self._conditional)
 
     def put(self, path: str, data: Bytes | Iterable[Bytes], *, if_absent: bool = False) -> int:
-        content, name = _whole(data), self._at(path)
+        content, place = _whole(data), self._place(path)
         with self._shared.mutex:
-            if if_absent and name in self._shared.objects:
+            node = self._made(place)
+            if if_absent and self._conditional and node.content is not None:
                 raise ObjectExists("it is there already", where=f"{self.uri}/{path}")
-            self._shared.objects[name] = (content, self._clock())
+            node.content, node.mtime = content, self._clock()
         return len(content)
 
     def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        return self._content(path)[start:end]
+        with self._shared.mutex:
+            content = self._object(path).content or b""
+            return bytes(content[start:end])
 
     def list(self, prefix: str = "") -> Iterator[ObjectStat]:
-        folder = self._at(prefix.rstrip("/")) + "/" if prefix else self._root
+        folder = prefix.rstrip("/")
         with self._shared.mutex:
-            found = sorted((name, *entry) for name, entry in self._shared.objects.items() if name.startswith(folder))
-        for name, content, mtime in found:
-            yield ObjectStat(name.removeprefix(self._root), len(content), mtime)
+            node = self._node(self._place(folder) if folder else self._root)
+            found: list[ObjectStat] = []
+            if node is not None:
+                _walk(node, f"{folder}/" if folder else "", found)
+        yield from found
 
     def stat(self, path: str) -> ObjectStat | None:
-        entry = self._shared.objects.get(self._at(path))
-        return None if entry is None else ObjectStat(path, len(entry[0]), entry[1])
+        with self._shared.mutex:
+            node = self._node(self._place(path))
+            if node is None or node.content is None:
+                return None
+            return ObjectStat(path, len(node.content), node.mtime)
 
     def delete(self, path: str) -> None:
-        name = self._at(path)
         with self._shared.mutex:
-            for found in [n for n in self._shared.objects if n == name or n.startswith(f"{name}/")]:
-                del self._shared.objects[found]
+            self._taken(self._place(path))
 
-    def _content(self, path: str) -> bytes:
-        entry = self._shared.objects.get(self._at(path))
-        if entry is None:
-            raise ObjectMissing("no such object", where=f"{self.uri}/{path}")
-        return entry[0]
+    # --- the tree ----------------------------------------------------------------------------
 
-    def _at(self, path: str) -> str:
-        if path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
+    def _place(self, path: str) -> tuple[str, ...]:
+        parts = path.split("/")
+        if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
             raise StorageError(f"{path!r} is not a path below this root", where=self.uri)
-        return self._root + path
+        return (*self._root, *parts)
+
+    def _node(self, place: tuple[str, ...]) -> _Node | None:
+        node: _Node | None = self._shared.root
+        for part in place:
+            if node is None:
+                return None
+            node = node.below.get(part)
+        return node
+
+    def _made(self, place: tuple[str, ...]) -> _Node:
+        node = self._shared.root
+        for part in place:
+            node = node.below.setdefault(part, _Node())
+        return node
+
+    def _taken(self, place: tuple[str, ...]) -> _Node | None:
+        """Cut a node off the tree, with the folders that are empty without it."""
+        chain = [self._shared.root]
+        for part in place:
+            below = chain[-1].below.get(part)
+            if below is None:
+                return None
+            chain.append(below)
+        del chain[-2].below[place[-1]]
+        for depth in range(len(place) - 1, 0, -1):
+            if chain[depth].below or chain[depth].content is not None:
+                break
+            del chain[depth - 1].below[place[depth - 1]]
+        return chain[-1]
+
+    def _object(self, path: str) -> _Node:
+        node = self._node(self._place(path))
+        if node is None or node.content is None:
+            raise ObjectMissing("no such object", where=f"{self.uri}/{path}")
+        return node
 
 
 class MemoryFiles(MemoryObjects):
@@ -84,6 +137,7 @@ class MemoryFiles(MemoryObjects):
         return Capabilities(publish=True, append=True, conditional_put=True, lock=True)
 
     def child(self, prefix: str) -> MemoryFiles:
+        self._place(prefix)
         return type(self)(f"{self.uri}/{prefix}", self._shared, self._clock)
 
     def write(self, path: str, data: Bytes | Iterable[Bytes]) -> int:
@@ -93,29 +147,31 @@ class MemoryFiles(MemoryObjects):
         self.move(staged, target)
 
     def move(self, path: str, target: str) -> None:
-        source, goal = self._at(path), self._at(target)
+        source, goal = self._place(path), self._place(target)
         with self._shared.mutex:
-            objects = self._shared.objects
-            moved = [n for n in objects if n == source or n.startswith(f"{source}/")]
-            if not moved:
+            if self._node(source) is None:
                 raise ObjectMissing("no such file or folder", where=f"{self.uri}/{path}")
-            if any(n == goal or n.startswith(f"{goal}/") for n in objects):
+            if self._node(goal) is not None:
                 raise ObjectExists("it is there already", where=f"{self.uri}/{target}")
-            for name in moved:
-                objects[goal + name.removeprefix(source)] = objects.pop(name)
+            moved = self._taken(source)
+            assert moved is not None
+            self._made(goal[:-1]).below[goal[-1]] = moved
 
     def append(self, path: str, data: Bytes, *, sync: bool = True) -> None:
-        name = self._at(path)
         with self._shared.mutex:
-            before = self._shared.objects.get(name, (b"", 0.0))[0]
-            self._shared.objects[name] = (before + bytes(data), self._clock())
+            node = self._made(self._place(path))
+            if not isinstance(node.content, bytearray):
+                node.content = bytearray(node.content or b"")
+            node.content += data
+            node.mtime = self._clock()
 
     def truncate(self, path: str, size: int) -> None:
         with self._shared.mutex:
-            self._shared.objects[self._at(path)] = (self._content(path)[:size], self._clock())
+            node = self._object(path)
+            node.content, node.mtime = bytearray(node.content or b"")[:size], self._clock()
 
     def lock(self, path: str) -> Callable[[], None] | None:
-        name = self._at(path)
+        name = "/".join(self._place(path))
         with self._shared.mutex:
             if name in self._shared.locks:
                 return None
@@ -124,6 +180,17 @@ class MemoryFiles(MemoryObjects):
 
     def free_bytes(self) -> int:
         return 1 << 40
+
+
+def _walk(node: _Node, prefix: str, found: list[ObjectStat]) -> None:
+    """All objects below a node in the order of their paths: "a-b" sorts before "a/b"."""
+    names = [(name, child) for name, child in node.below.items() if child.content is not None]
+    names += [(f"{name}/", child) for name, child in node.below.items() if child.below]
+    for name, child in sorted(names, key=lambda entry: entry[0]):
+        if name.endswith("/"):
+            _walk(child, prefix + name, found)
+        elif child.content is not None:
+            found.append(ObjectStat(prefix + name, len(child.content), child.mtime))
 
 
 def _whole(data: Bytes | Iterable[Bytes]) -> bytes:
