@@ -21,7 +21,7 @@ from .fleet import Fleet
 from .inputs import Inputs, changes_of, log_place, record_inputs, storage_at, unwanted_data
 from .loop import Controller
 from .parts import Condemn, Found, Parts
-from .protocols import Checkpointer, Cluster, RolloutWriter, Storage, Worker
+from .protocols import Checkpointer, Cluster, RecoveryPolicy, RolloutWriter, Storage, Worker
 from .recovery.supervisor import decide
 from .registry import (
     ALERT_SINK,
@@ -35,6 +35,7 @@ from .registry import (
     TRAIN_ENGINE,
     WRITER,
     Kind,
+    Registry,
 )
 from .rollout.handover import HandOver
 from .state import events as ev
@@ -162,8 +163,12 @@ def _journal(run: OpenRun, writes: WriteQueue, cluster: Cluster, *, sync: bool) 
 def _decider(inputs: Inputs, context: BuildContext, cluster: Cluster) -> Callable[[Fault, History], Decision]:
     registry, tolerance = inputs.plugins.registry, inputs.config.training.fault_tolerance
     names = tolerance.recovery or registry.names(RECOVERY)
-    policies = [registry.build(RECOVERY, name, {}, context) for name in names]
+    policies = [_policy(registry, name, tolerance.options.get(name, {}), context) for name in names]
     return lambda fault, history: decide(fault, history, tolerance, policies, cluster.wall())
+
+
+def _policy(registry: Registry, name: str, options: Mapping[str, object], context: BuildContext) -> RecoveryPolicy:
+    return registry.build(RECOVERY, name, options_of(registry, RECOVERY, name, options), context)
 
 
 def _sinks(inputs: Inputs, kind: Kind[[], T], context: BuildContext) -> list[T]:

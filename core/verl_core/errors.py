@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .masking import masked
+
 
 class VerlError(Exception):
     """Root of the tree: ``what`` happened, ``where``, and the ``remedy``."""
@@ -25,8 +27,8 @@ class VerlError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
-        self.what, self.where, self.remedy = what, where, remedy
-        super().__init__(what)
+        self.what, self.where, self.remedy = masked(what), masked(where), masked(remedy)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
@@ -66,10 +68,12 @@ class ModelError(InputError):
 
 
 class PreflightError(InputError):
-    """All findings of the checks before the start, reported together."""
+    """All findings of the checks before the start, reported together; faults of the machine alone are no bad input."""
 
     def __init__(self, findings: Sequence[VerlError]) -> None:
         self.findings = tuple(findings)
+        if findings and not any(isinstance(finding, InputError) for finding in findings):
+            self.exit_code = VerlError.exit_code
         super().__init__("\n".join(str(f) for f in findings))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -91,12 +95,28 @@ class ObjectExists(StorageError):
     """Create-if-absent or publish met a name that is taken."""
 
 
+class StoreMissing(StorageError):
+    """The bucket, or the folder that a mount should be at, is not there."""
+
+
 class StorageDenied(StorageError):
     """Credentials or permissions."""
 
 
 class StorageTimeout(StorageError):
     """The deadline of a call passed; the call may still land later."""
+
+
+class StorageUnavailable(StorageError):
+    """The store cannot be reached, or fails by itself; the call may have landed."""
+
+
+class StorageThrottled(StorageError):
+    """The store asks for fewer calls."""
+
+
+class StorageConflict(StorageError):
+    """Another call on the same name was under way; which of the two landed is not known."""
 
 
 class StorageFull(StorageError):
@@ -144,8 +164,14 @@ class SafeModeError(VerlError):
     exit_code = 5
 
 
+class Stopped(VerlError):
+    """SIGTERM: the state was saved, the run can go on."""
+
+    exit_code = 75
+
+
 class Interrupted(VerlError):
-    """Ctrl-C: everything that was begun is resumable."""
+    """Ctrl-C: the state was saved, the run can go on."""
 
     exit_code = 130
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .errors import PluginError
+from .errors import PluginError, StorageError
 from .types import Alert, BatchRef, CheckpointRef, Decision, Fault, RunFinished, StepResult
 
 log = logging.getLogger("verl")
@@ -37,6 +37,7 @@ class Observers:
     def __init__(self) -> None:
         self._listeners: dict[str, list[_Listener]] = {hook: [] for hook in HOOKS}
         self._errors: Counter[tuple[str, str]] = Counter()
+        self.on_wait: Callable[[StorageError], None] = lambda error: None  # a storage call has no answer yet
 
     def add(
         self,

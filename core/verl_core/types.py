@@ -5,12 +5,15 @@ Shapes: ``P`` prompts of a batch, ``n`` samples of a prompt, ``B = P * n`` sampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from .errors import StorageError
 
 Bytes = bytes | bytearray | memoryview
 Ints = npt.NDArray[np.int32]
@@ -257,6 +260,9 @@ class Capabilities:
     append: bool  # durable append to one object
     conditional_put: bool  # create-if-absent is honoured
     lock: bool  # an advisory lock that dies with its owner
+    consistent_list: bool = True  # a listing shows every write and delete that ended before it
+    encryption: str = ""  # of what is put: "" | "AES256" (SSE-S3) | "aws:kms" (SSE-KMS)
+    versioned: bool = False  # the bucket keeps old versions of what is replaced or deleted
 
 
 # --- cluster ---------------------------------------------------------------------------------
@@ -342,6 +348,7 @@ class HealthFinding:
     check: str
     ok: bool
     text: str
+    remedy: str = ""
 
 
 # --- what builders of plugins are given ------------------------------------------------------
@@ -365,6 +372,8 @@ class BuildContext:
     attempt: int = 0
     seed: int = 0
     uri: str = ""  # of the storage to open
+    max_concurrent_uploads: int = 4  # of all processes of this user on this node
+    on_wait: Callable[[StorageError], None] | None = None  # told of a storage call that has no answer yet; any thread
     model_path: str = ""
     allow_pickle: bool = False
     dtype: str = "float32"
@@ -401,3 +410,4 @@ class RunFinished:
     step: int
     policy_digest: str
     rewards: Sequence[float | None]
+    stopped_by: str = ""  # who asked it to stop before its end

@@ -17,9 +17,20 @@ from typing import Protocol
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from .errors import StorageDenied, StorageError, StorageFull, StorageReadOnly, StorageTimeout
+from .errors import (
+    StorageConflict,
+    StorageDenied,
+    StorageError,
+    StorageFull,
+    StorageReadOnly,
+    StorageThrottled,
+    StorageTimeout,
+    StorageUnavailable,
+)
 
-_TRANSIENT = (StorageFull, StorageReadOnly, StorageTimeout, StorageDenied)
+TRANSIENT = (
+    StorageFull, StorageReadOnly, StorageTimeout, StorageDenied, StorageUnavailable, StorageThrottled, StorageConflict
+)  # fmt: skip
 
 
 class LineSink(Protocol):
@@ -129,7 +140,7 @@ class WriteQueue:
 
     def _run_patiently(self, group: list[_Task]) -> None:
         for attempt in Retrying(
-            retry=retry_if_exception_type(_TRANSIENT),
+            retry=retry_if_exception_type(TRANSIENT),
             stop=stop_after_delay(self._patience_s),
             wait=wait_exponential_jitter(multiplier=0.1, max=5.0, jitter=0.1),
             before_sleep=self._tell,

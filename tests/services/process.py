@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -14,14 +15,14 @@ from pathlib import Path
 import psutil
 
 READY_S = 60.0
+_candidates = itertools.count(os.getpid() * 37)  # each is given out once
 
 
 def free_ports(count: int) -> list[int]:
     """Ports below the range of outgoing connections (some servers add 10,000 to a port), free now on loopback."""
     found: list[int] = []
-    port = 11000 + (os.getpid() * 37) % 9000
     while len(found) < count:
-        port = 11000 + (port - 10999) % 10000
+        port = 11000 + next(_candidates) % 10000
         if all(_is_free(p) for p in (port, port + 10000)):
             found.append(port)
     return found

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
+
+import botocore.session
 
 from .process import READY_S, Server, free_ports, program
 
@@ -43,7 +48,7 @@ class Seaweed(Server):
             f"-master.port={master}", f"-master.volumeSizeLimitMB={volume_mb}", "-master.telemetry=false",
             f"-volume.port={volume}", f"-volume.max={volumes}", "-volume.preStopSeconds=0",
             "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={self.port}", f"-s3.config={folder / 's3.json'}",
-            "-s3.iceberg.credentialDurationSeconds=900",
+            "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false",
         ]  # fmt: skip
         key = "0123456789abcdef" * 4
         super().__init__(command, folder, env={"WEED_S3_SSE_KEY": key})
@@ -66,14 +71,46 @@ class Seaweed(Server):
             assert time.monotonic() < end, f"no answer after {READY_S} s:\n{self.log()}"
             time.sleep(0.1)
 
+    def make_bucket(self, name: str) -> None:
+        client = self.client()
+        client.create_bucket(Bucket=name)
+        client.close()
+
+    def client(self, access: str = ACCESS, secret: str = SECRET) -> Any:
+        """A plain client, for what tests do behind a storage's back."""
+        return botocore.session.get_session().create_client(
+            "s3",
+            region_name="us-east-1",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=access,
+            aws_secret_access_key=secret,
+        )
+
     def _answers(self) -> bool:
         """Whether the gateway and the store of names behind it are up: a refusal of an unsigned call is an answer."""
         try:
             with urllib.request.urlopen(f"{self.endpoint}/healthz", timeout=2) as reply:
-                ready = reply.status == 200
+                ready = bool(reply.status == 200)
             with urllib.request.urlopen(self._health, timeout=2):
                 return ready
         except urllib.error.HTTPError as error:
             return error.code < 500
         except OSError:
             return False
+
+
+def main() -> None:
+    """``python -m tests.services.seaweed FOLDER``: a server in the foreground, for a person."""
+    server = Seaweed(Path(sys.argv[1]).absolute())
+    server.start()
+    server.make_bucket("runs")
+    sys.stdout.write("".join(f"export {name}={value}\n" for name, value in server.environ().items()))
+    sys.stdout.flush()
+    try:
+        signal.pause()
+    finally:
+        server.kill()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from verl_core.config.schema import FaultToleranceConfig
-from verl_core.errors import OutOfMemory, WorkerLost
+from verl_core.errors import OutOfMemory, PreflightError, WorkerLost
 from verl_core.recovery.supervisor import decide, fault_of, severity_of
 from verl_core.state.history import History
 from verl_core.types import BatchKey, BuildContext, Fault
 from verl_core_recovery.retry import RetryConfig, build_retry
+
+from tests.support.tiny import Tiny
 
 CONFIG = FaultToleranceConfig()
 POLICIES = [build_retry(RetryConfig(), BuildContext())]
@@ -50,3 +55,14 @@ def test_severity_follows_the_thresholds() -> None:
     history.faults += [(oom.kind, oom.scope)] * (limits.oom_per_window + 1)
     assert severity_of(oom, history, limits) == "severe"
     assert severity_of(fault_of(WorkerLost("x"), "rollout", 1, ()), history, limits) == "medium"
+
+
+def test_policies_are_tuned_by_config_alone(tiny: Tiny, tmp_path: Path) -> None:
+    chosen = "training.fault_tolerance.options.rebuild.times"
+    assert tiny.trainer(tmp_path / "run", 8, [f"{chosen}=5"]).config.training.fault_tolerance.options
+    for wrong in (
+        "training.fault_tolerance.options.rebuild.tmies=5",
+        "training.fault_tolerance.options.rebuild.times=x",
+    ):
+        with pytest.raises(PreflightError, match="rebuild"):
+            tiny.trainer(tmp_path / "run", 8, [wrong])

@@ -74,6 +74,9 @@ def _blocks(config: Config, registry: Registry) -> Iterator[_Block]:
     for sink, options in c.monitoring.options.items():
         choices = _sinks(registry, sink) or ((ALERT_SINK, sink),)
         yield _Block(f"monitoring.{sink}", f"monitoring.options.{sink}", options, choices)
+    for policy, options in training.fault_tolerance.options.items():
+        path = f"training.fault_tolerance.options.{policy}"
+        yield _Block(path, path, options, ((RECOVERY, policy),))
 
 
 def _sinks(registry: Registry, name: str) -> tuple[Choice, ...]:

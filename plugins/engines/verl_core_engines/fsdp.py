@@ -14,6 +14,7 @@ import torch
 from verl_core.draws import seed_of
 from verl_core.errors import ConfigError, OutOfMemory, WorkerError
 from verl_core.hookspecs import Register, hookimpl
+from verl_core.interchange.warm_start import moments_beside
 from verl_core.protocols import HealthCheck, LossFn, TrainEngine
 from verl_core.types import BuildContext, PlatformKey, Slice, TensorChunk, TensorSums, TrainBatch, UpdateMetrics
 
@@ -54,6 +55,9 @@ class FsdpEngine:
         self._optimizer = MasterAdamW(parameters, context.optim, context.total_steps)
         self._files = small_files(context.model_path)
         size = context.micro_batch_size
+        moments = moments_beside(context.model_path)  # of the run that the weights were imported from
+        if moments is not None:
+            self.load("optimizer", moments)
         self._layout = f"fsdp, {config.attn_implementation}, packs of {self._max_tokens}, micro-batch {size}"
 
     def close(self) -> None:

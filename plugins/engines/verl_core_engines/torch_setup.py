@@ -45,7 +45,7 @@ class DeviceCheck:
         try:
             return [HealthFinding("training.device", True, f"{_device(self._device)}")]
         except ConfigError as error:
-            return [HealthFinding("training.device", False, f"{error.what} — {error.remedy}")]
+            return [HealthFinding("training.device", False, error.what, error.remedy)]
 
 
 def platform_key(context: BuildContext, device: torch.device, layout: str) -> PlatformKey:

@@ -1,6 +1,7 @@
 """Storage on a local file system: durable writes, exclusive creation, folders published by one rename.
 
-Local disks have no deadline of their own: the kernel answers every call, with an error at the latest.
+Local disks have no deadline of their own: the kernel answers every call, with an error at the latest. Mounts of other
+machines may not, and are opened with deadlines.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from verl_core.config import paths
 from verl_core.errors import ConfigError, ObjectExists, StorageError
 from verl_core.hookspecs import Register, hookimpl
-from verl_core.protocols import Storage
+from verl_core.protocols import FileStorage, Storage
 from verl_core.testing import crash
 from verl_core.types import BuildContext, Bytes, Capabilities, ObjectStat
 
@@ -33,28 +35,42 @@ def register_storages(register: Register[Storage]) -> None:
     register("local", LocalConfig, build_local)
 
 
-def build_local(config: LocalConfig, context: BuildContext) -> LocalStorage:
-    """Open ``context.uri``: an absolute path or ``file:///…``. Nothing is made before the first write."""
-    parts = urlsplit(context.uri)
-    path = context.uri if context.uri.startswith("/") else unquote(parts.path)
+def build_local(config: LocalConfig, context: BuildContext) -> FileStorage:
+    """Open ``context.uri``: an absolute path or ``file:///…``. Nothing is made before the first write.
+
+    On a network file system the calls get deadlines (see ``nfs``).
+    """
+    path = local_path(context.uri)
+    if paths.network_file_system(path) is None:
+        return LocalStorage(path)
+    from .nfs import NfsConfig, open_nfs
+
+    return open_nfs(path, path, NfsConfig(), context)
+
+
+def local_path(uri: str) -> str:
+    """The path that a path or a ``file://`` URI names, normalized. Raises ``ConfigError``."""
+    parts = urlsplit(uri)
+    path = uri if uri.startswith("/") else unquote(parts.path)
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost") or not path.startswith("/"):
         raise ConfigError(
-            "not a place on the local file system", where=context.uri, remedy="give an absolute path or file:///path"
+            "not a place on the local file system", where=uri, remedy="give an absolute path or file:///path"
         )
-    return LocalStorage(os.path.normpath(path))
+    return os.path.normpath(path)
 
 
 class LocalStorage:
     """A ``FileStorage`` below one folder. Every error is of the ``StorageError`` tree and names the path."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, named: set[str] | None = None) -> None:
         self.uri = root
+        self._named = set() if named is None else named  # folders and logs whose names are known to be durable
 
     def capabilities(self) -> Capabilities:
         return Capabilities(publish=True, append=True, conditional_put=True, lock=True)
 
     def child(self, prefix: str) -> LocalStorage:
-        return LocalStorage(self._at(prefix))
+        return LocalStorage(self._at(prefix), self._named)
 
     # --- objects -----------------------------------------------------------------------------
 
@@ -62,7 +78,7 @@ class LocalStorage:
         target = self._at(path)
         folder = os.path.dirname(target)
         with posix.mapped(target):
-            posix.make_folder(folder)
+            posix.make_folder(folder, self._named)
             if if_absent and os.path.lexists(target):
                 posix.sync_folder(folder)  # whoever made it may have died before its own sync
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -73,6 +89,7 @@ class LocalStorage:
                 if if_absent:
                     posix.link_new(temp, target)
                 else:
+                    posix.effect()
                     os.replace(temp, target)
                 crash.point("put.named")
             finally:
@@ -114,6 +131,7 @@ class LocalStorage:
 
     def delete(self, path: str) -> None:
         target = self._at(path)
+        self._forget(target)
         with posix.mapped(target):
             try:
                 posix.remove(target)
@@ -138,6 +156,7 @@ class LocalStorage:
 
     def move(self, path: str, target: str) -> None:
         source, goal = self._at(path), self._at(target)
+        self._forget(source)
         self._rename(source, goal)
         with posix.mapped(source):
             posix.sync_folder(os.path.dirname(source))
@@ -145,25 +164,25 @@ class LocalStorage:
     def append(self, path: str, data: Bytes, *, sync: bool = True) -> None:
         target = self._at(path)
         with posix.mapped(target):
-            new = not os.path.exists(target)
+            new = target not in self._named  # or made by a process that died before its own sync
             if new:
-                posix.make_folder(os.path.dirname(target))
+                posix.make_folder(os.path.dirname(target), self._named)
             crash.point("append.begun")
             posix.write(target, data, os.O_CREAT | os.O_APPEND, sync=sync)
             crash.point("append.written")
             if new and sync:
                 posix.sync_folder(os.path.dirname(target))
+                self._named.add(target)
 
     def truncate(self, path: str, size: int) -> None:
         target = self._at(path)
-        with posix.mapped(target), open(target, "r+b", buffering=0) as file:
-            file.truncate(size)
-            os.fsync(file.fileno())
+        with posix.mapped(target):
+            posix.truncate(target, size)
 
     def lock(self, path: str) -> Callable[[], None] | None:
         target = self._at(path)
         with posix.mapped(target):
-            posix.make_folder(os.path.dirname(target))
+            posix.make_folder(os.path.dirname(target), self._named)
             return posix.lock(target)
 
     def free_bytes(self) -> int:
@@ -174,14 +193,17 @@ class LocalStorage:
             info = os.statvfs(folder)
         return info.f_bavail * info.f_frsize
 
-    @staticmethod
-    def _rename(source: str, goal: str) -> None:
+    def _rename(self, source: str, goal: str) -> None:
         with posix.mapped(f"{source} → {goal}"):
-            posix.make_folder(os.path.dirname(goal))
+            posix.make_folder(os.path.dirname(goal), self._named)
             crash.point("move.begun")
             posix.rename_new(source, goal)
             crash.point("move.renamed")
             posix.sync_folder(os.path.dirname(goal))
+
+    def _forget(self, path: str) -> None:
+        """What goes may come again, made by somebody else."""
+        self._named.difference_update([n for n in list(self._named) if n == path or n.startswith(f"{path}/")])
 
     def _at(self, path: str) -> str:
         if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):

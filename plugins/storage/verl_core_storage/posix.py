@@ -6,25 +6,56 @@ import errno
 import fcntl
 import os
 import stat as modes
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from verl_core.errors import ObjectExists, ObjectMissing, StorageDenied, StorageError, StorageFull, StorageReadOnly
+from verl_core.errors import (
+    ObjectExists,
+    ObjectMissing,
+    StorageDenied,
+    StorageError,
+    StorageFull,
+    StorageReadOnly,
+    StorageTimeout,
+    StorageUnavailable,
+)
 from verl_core.testing import crash
 from verl_core.types import Bytes, ObjectStat
 
 TEMP = ".tmp-"  # prefix of files that a put has not finished; never listed
+_HIDDEN = (TEMP, ".nfs0", ".fuse_hidden")  # the latter: removed, and still open somewhere on this host
 _ERRORS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOSPC: (StorageFull, "make room on this file system"),
     errno.EDQUOT: (StorageFull, "make room within the quota"),
     errno.EROFS: (StorageReadOnly, "mount it for writing"),
     errno.EACCES: (StorageDenied, "check owner and permissions"),
     errno.EPERM: (StorageDenied, "check owner and permissions"),
+    errno.ESTALE: (StorageUnavailable, "mount it anew: its server does not know this folder any more"),
+    errno.ENOTCONN: (StorageUnavailable, "mount it anew: the server behind it is gone"),
+    errno.EHOSTDOWN: (StorageUnavailable, "bring the server of this mount back"),
+    errno.EHOSTUNREACH: (StorageUnavailable, "bring the server of this mount back"),
+    errno.ETIMEDOUT: (StorageTimeout, "check the server of this mount and the network"),
     errno.ENOENT: (ObjectMissing, ""),
     errno.ENOTDIR: (ObjectMissing, ""),
     errno.EEXIST: (ObjectExists, ""),
     errno.ENOTEMPTY: (ObjectExists, ""),
 }
+
+
+class _Call(threading.local):
+    """The call of this thread."""
+
+    given_up: Callable[[], bool] = staticmethod(lambda: False)  # whether nobody waits for it any more
+
+
+call = _Call()
+
+
+def effect() -> None:
+    """Stands right before what others can see: a call that was given up ends here, however late it wakes up."""
+    if call.given_up():
+        raise StorageTimeout("the call was given up before it had an effect")
 
 
 @contextmanager
@@ -45,6 +76,7 @@ def write(path: str, data: Bytes | Iterable[Bytes], flags: int, *, sync: bool) -
         for part in parts:
             left = memoryview(part).cast("B")
             size += len(left)
+            effect()
             while left:
                 left = left[os.write(handle, left) :]
             crash.point("write.part")
@@ -54,6 +86,16 @@ def write(path: str, data: Bytes | Iterable[Bytes], flags: int, *, sync: bool) -
     finally:
         os.close(handle)
     return size
+
+
+def truncate(path: str, size: int) -> None:
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        effect()
+        os.ftruncate(handle, size)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read(path: str, start: int, end: int | None) -> bytes:
@@ -78,7 +120,7 @@ def walk(folder: str, prefix: str) -> Iterator[ObjectStat]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for name, entry in found:
-        if name.startswith(TEMP):
+        if name.startswith(_HIDDEN):
             continue
         path = f"{prefix}/{entry.name}" if prefix else entry.name
         if name.endswith("/"):
@@ -91,12 +133,14 @@ def walk(folder: str, prefix: str) -> Iterator[ObjectStat]:
 
 def remove(path: str) -> None:
     if not os.path.isdir(path) or os.path.islink(path):
+        effect()
         os.unlink(path)
     else:
         with os.scandir(path) as entries:
             children = sorted(entry.path for entry in entries)
         for child in children:
             remove(child)
+        effect()
         os.rmdir(path)
     crash.point("delete.removed")
 
@@ -122,19 +166,38 @@ def sync_folders(path: str) -> None:
     sync_folder(path)
 
 
-def make_folder(path: str) -> None:
-    """Make a folder and its parents, each durable in its own parent."""
-    if os.path.isdir(path):
+def make_folder(path: str, named: set[str]) -> None:
+    """Make a folder and its parents, each durable in its own parent. Those in ``named`` are, and it grows.
+
+    A folder that is there may be of a process that died before its own sync: it is synced once.
+    """
+    there, parent = os.path.isdir(path), os.path.dirname(path)
+    if (there and path in named) or path == parent:
         return
-    parent = os.path.dirname(path)
-    make_folder(parent)
-    with suppress(FileExistsError):  # another process was quicker
-        os.mkdir(path)
-    sync_folder(parent)
+    make_folder(parent, named)
+    if there:
+        with _unsyncable_ignored():
+            sync_folder(parent)
+    else:
+        with suppress(FileExistsError):  # another process was quicker
+            os.mkdir(path)
+        sync_folder(parent)
+    named.add(path)
+
+
+@contextmanager
+def _unsyncable_ignored() -> Iterator[None]:
+    """Folders high above ours may be unreadable, or of a kind that cannot be synced; nobody made names there for us."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
+            raise
 
 
 def link_new(source: str, goal: str) -> None:
     """Give a file a second name that must not exist. A lost answer is decided by looking: done is done."""
+    effect()
     try:
         os.link(source, goal)
     except OSError:
@@ -151,6 +214,7 @@ def rename_new(source: str, goal: str) -> None:
         return
     if os.path.lexists(goal):  # a rename onto an empty folder would succeed
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    effect()
     try:
         os.rename(source, goal)
     except OSError:
@@ -160,9 +224,23 @@ def rename_new(source: str, goal: str) -> None:
 
 def _is_same(info: os.stat_result, path: str) -> bool:
     try:
-        return os.path.samestat(info, os.stat(path))
+        return os.path.samestat(info, fresh_stat(path))
     except FileNotFoundError:
         return False
+
+
+def fresh_stat(path: str) -> os.stat_result:
+    """Past the caches of a network file system: to open a folder, then what is in it, asks the server."""
+    with suppress(OSError):
+        os.close(os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY))
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except PermissionError:
+        return os.stat(path)
+    try:
+        return os.fstat(handle)
+    finally:
+        os.close(handle)
 
 
 def lock(path: str) -> Callable[[], None] | None:
