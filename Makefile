@@ -16,7 +16,7 @@ GSM8K := $(VENV)/.ready-gsm8k-$(PINS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo demo-gsm8k test check bench lock clean link
+.PHONY: help setup demo demo-gsm8k test check bench prove lock clean link
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -43,6 +43,9 @@ check: $(DEV) link  ## lint, format, types, import direction
 bench: $(DEV) link  ## all benchmarks, or ONLY=name: table, build/bench.json
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
+prove: $(DEV) link  ## the promise by enumeration and injury, up to 30 minutes; SEED=0, ONLY=name: build/prove.json
+	$(BIN)/python -m prove $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
 lock:  ## write constraints.txt anew from pyproject.toml and requirements-dev.txt
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/pip install -r requirements-dev.txt -e '.[$(EXTRAS)]'
@@ -55,7 +58,7 @@ clean:  ## remove what was built, runs under build/ too; the environment stays
 # --- environment ----------------------------------------------------------------------------------
 # A folder that was made here and has no .ready-* was left by an install that was killed: it is emptied, never used.
 # Folders that were there before are never emptied.
-EXTRAS := quickstart,data,reasoning-gym,smollm2
+EXTRAS := quickstart,data,reasoning-gym,smollm2,s3,oss,cos
 EXTRAS_GSM8K := quickstart,smollm2
 
 define install
