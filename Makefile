@@ -49,7 +49,7 @@ prove: $(DEV) link  ## the promise by enumeration and injury, up to 30 minutes; 
 lock:  ## write constraints.txt anew from pyproject.toml and requirements-dev.txt
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/pip install -r requirements-dev.txt -e '.[$(EXTRAS)]'
-	build/lock/bin/pip freeze --exclude-editable | sed 's/+.*//' | grep -vE '^(nvidia|cuda|triton)' > constraints.txt
+	build/lock/bin/pip freeze --exclude-editable | sed 's/+.*//' | grep -vE '^(nvidia-[^m]|cuda|triton)' > constraints.txt
 	rm -rf build/lock
 
 clean:  ## remove what was built, runs under build/ too; the environment stays
@@ -58,7 +58,7 @@ clean:  ## remove what was built, runs under build/ too; the environment stays
 # --- environment ----------------------------------------------------------------------------------
 # A folder that was made here and has no .ready-* was left by an install that was killed: it is emptied, never used.
 # Folders that were there before are never emptied.
-EXTRAS := quickstart,data,reasoning-gym,smollm2,s3,oss,cos
+EXTRAS := quickstart,data,reasoning-gym,smollm2,s3,oss,cos,gpu
 EXTRAS_GSM8K := quickstart,smollm2
 
 define install

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = {"crash_states": 600.0, "simulation": 150.0, "kills": 240.0, "mutants": 600.0}  # seconds
+GROUPS = {"crash_states": 600.0, "simulation": 150.0, "points": 120.0, "kills": 240.0, "mutants": 600.0}  # seconds
 RESULTS = Path("build/prove.json")
 LISTS = ("violations", "survivors")
 

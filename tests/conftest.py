@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.services.fixtures import faulty_mount, oss_server, rclone, s3_env, s3_proxy, seaweed  # noqa: F401 - fixtures for all folders
 from tests.support.dists import Install, write_distribution
 from tests.support.tiny import Tiny
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from tempfile import NamedTemporaryFile
 from typing import Literal
 
 import orjson
 
 from .config.devices import Placement
-from .config.load import LoadedConfig, read_config
+from .config.load import LoadedConfig, read_saved
 from .config.options import options_of
 from .config.schema import Config
 from .data.fingerprint import Fingerprint, difference
@@ -52,7 +51,7 @@ class Inputs:
     loaded: LoadedConfig
     plugins: Loaded
     start: Start
-    placement: Placement = Placement()
+    placement: Placement = field(default_factory=Placement)
 
     @property
     def config(self) -> Config:
@@ -216,8 +215,6 @@ def record_inputs(inputs: Inputs, run: OpenRun) -> None:
 
 
 def saved_config(text: bytes) -> Config:
-    """The config that lies in a run's folder; interpolations are read from today's environment."""
-    with NamedTemporaryFile(suffix=".yaml") as file:
-        file.write(text)
-        file.flush()
-        return read_config(file.name).config
+    """The config that lies in a run's folder; interpolations are read from today's environment, and what was a secret
+    in the clear is masked."""
+    return read_saved(text.decode()).config

@@ -49,15 +49,22 @@ if TYPE_CHECKING:
 class Storage(Protocol):
     """Objects under one root URI. Paths are relative and "/" separated. Errors: the ``StorageError`` tree.
 
-    Every call is bounded in time: past its deadline it raises ``StorageTimeout``.
+    Every call is bounded in time: past its deadline it raises ``StorageTimeout``. Local disks alone rely on the kernel.
+    Calls of several threads may overlap, and a forked child may go on using a storage.
     """
 
     uri: str
 
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What the store really does. The first call may try it out, within its deadline, and raise what that meets."""
+        ...
 
     def put(self, path: str, data: Bytes | Iterable[Bytes], *, if_absent: bool = False) -> int:
-        """Write an object durably and return its size. ``if_absent``: raise ``ObjectExists`` if it is there."""
+        """Write an object durably and return its size; readers see it whole or not at all.
+
+        ``if_absent``: raise ``ObjectExists`` if it is there. When this very call made it and the answer was lost on
+        the way, that is a success. Repeating a put is harmless, but one that was given up may still land.
+        """
         ...
 
     def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:

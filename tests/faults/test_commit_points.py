@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import pytest
-from verl_core.errors import StorageDenied, StorageError, StorageFull, StorageReadOnly
+from verl_core.errors import DamagedBatch, StorageDenied, StorageError, StorageFull, StorageReadOnly
 from verl_core.rollout.writer import AtomicWriter
 from verl_core.testing.faulty import FailingStorage, killed_at
-from verl_core.types import BatchRef, RunIdentity
+from verl_core.types import BatchRef, Bytes, RunIdentity
 from verl_core_storage.local import LocalStorage
 
 from tests.support.made import samples, spec, writer
+from tests.support.points import killed_everywhere
+
+pytestmark = pytest.mark.usefixtures("without_syncs")
 
 FIRST, SECOND = spec(0), spec(1, version=1)
-
-
-@pytest.fixture(autouse=True)
-def _without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed process loses nothing that the kernel has, so syncs would only cost time here."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda handle: None)
 
 
 def commit(at: AtomicWriter, batch: int = 1) -> BatchRef:
@@ -48,21 +45,17 @@ def check_and_go_on(root: Path) -> None:
     assert not list(root.glob(".staging/*"))
 
 
-def killed_everywhere(tmp_path: Path, prepare: Callable[[Path], object], operation: Callable[[Path], object]) -> int:
-    """Kill ``operation`` at its crash points 1, 2, … on a new root each; the number of points."""
-    n = 1
-    while True:
-        root = tmp_path / str(n)
-        prepare(root)
-        killed = killed_at(n, partial(operation, root))
+def checked_everywhere(tmp_path: Path, prepare: Callable[[Path], object], operation: Callable[[Path], object]) -> int:
+    """Kill ``operation`` at each of its crash points, and go on after each; the number of points."""
+    roots = 0
+    for root in killed_everywhere(tmp_path, prepare, operation):
         check_and_go_on(root)
-        if not killed:
-            return n - 1
-        n += 1
+        roots += 1
+    return roots - 1
 
 
 def test_b2_a_commit_killed_at_any_operation_leaves_a_whole_batch_or_none(tmp_path: Path) -> None:
-    points = killed_everywhere(tmp_path, lambda root: commit(writer(root), 0), lambda root: commit(writer(root)))
+    points = checked_everywhere(tmp_path, lambda root: commit(writer(root), 0), lambda root: commit(writer(root)))
     assert points >= 15
 
 
@@ -106,7 +99,7 @@ def test_a_condemnation_killed_at_any_operation_leaves_the_batch_in_one_place(tm
         at = writer(root)
         at.condemn(list(at.scan())[1])
 
-    assert killed_everywhere(tmp_path, prepare, condemn) >= 2
+    assert checked_everywhere(tmp_path, prepare, condemn) >= 2
 
 
 @pytest.mark.parametrize("error", [StorageFull, StorageReadOnly, StorageDenied])
@@ -125,8 +118,44 @@ def test_a_commit_that_fails_at_any_change_leaves_no_trace_and_succeeds_when_tri
             assert [ref.key for ref in at.scan()] == [FIRST.key]
             assert not list((root / ".staging").glob("*/*"))
             commit(at)
+        assert [ref.key for ref in at.scan()] == [FIRST.key, SECOND.key], "what returns has committed"
         check_and_go_on(root)
         if storage.changes < n:
             break
         n += 1
     assert n == 5
+
+
+# --- what is wrong on the way, or later ---------------------------------------------------------
+
+
+class Rotten(LocalStorage):
+    """Spoils one byte of every file of this name, on its way to the disk."""
+
+    name = ""
+
+    def write(self, path: str, data: Bytes | Iterable[Bytes]) -> int:
+        whole = bytearray(data if isinstance(data, bytes | bytearray | memoryview) else b"".join(data))
+        if path.endswith(self.name):
+            whole[len(whole) // 2] ^= 1
+        return super().write(path, bytes(whole))
+
+
+@pytest.mark.parametrize("name", ["samples.jsonl", "meta.json"])
+def test_a_batch_that_reads_back_differently_is_not_committed(tmp_path: Path, name: str) -> None:
+    commit(writer(tmp_path), 0)
+    storage = Rotten(str(tmp_path))
+    storage.name = name
+    with pytest.raises(DamagedBatch, match=name):
+        commit(AtomicWriter(storage, RunIdentity("run", 0, 0)))
+    check_and_go_on(tmp_path)
+
+
+def test_whole_samples_of_another_batch_are_not_taken_for_these(tmp_path: Path) -> None:
+    """A file that is good by itself, in the wrong place."""
+    at = writer(tmp_path)
+    commit(at, 0)
+    ref = commit(at)
+    shutil.copy(tmp_path / "epoch_0/batch_0/samples.jsonl", tmp_path / "epoch_0/batch_1/samples.jsonl")
+    with pytest.raises(DamagedBatch, match="differ from their hash"):
+        at.load(ref)

@@ -148,21 +148,23 @@ def test_c15_a_batch_that_never_works_ends_in_safe_mode_until_a_person_confirms(
     assert (refused.code, "nothing to confirm" in refused.err) == (2, True)
 
 
-def test_a_training_step_that_fails_once_is_tried_again(
+def test_a_training_step_that_fails_goes_back_to_the_newest_good_state_within_the_attempt(
     tiny: Tiny, undisturbed: Path, tmp_path: Path, marks: Path
 ) -> None:
     run = tmp_path / "run"
     overrides = ["training.name=sick", "rollout.name=hf", f"training.marks={marks}"]
     result = trainer(tiny, run, overrides).run()
     assert result.policy_digest == runs.status(undisturbed)["policy_digest"]
-    assert "retry_train" in events(run)
+    assert events(run).count("rebuild") == 1
+    assert events(run).count("opened") == 1
+    assert runs.generated_though_committed(run) == []
 
 
 def test_a_training_step_that_always_fails_ends_in_safe_mode_and_loses_nothing(
     tiny: Tiny, undisturbed: Path, tmp_path: Path, marks: Path
 ) -> None:
     run = tmp_path / "run"
-    overrides = ["training.name=sick", "rollout.name=hf", f"training.marks={marks}", "training.times=2"]
+    overrides = ["training.name=sick", "rollout.name=hf", f"training.marks={marks}", "training.times=3"]
     with pytest.raises(SafeModeError, match="step 3"):
         trainer(tiny, run, overrides).run()
     assert runs.status(run)["step"] == 2
@@ -196,7 +198,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_one_error_and_it_goes_on_later
     assert runs.ok("verify", run).endswith("clean\n")
 
 
-def test_a_disk_that_is_full_for_a_while_only_delays(
+def test_c11_a_disk_that_is_full_for_a_while_only_delays(
     tiny: Tiny, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = [0]

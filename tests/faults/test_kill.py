@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support import runs
+from tests.support.kills import killed_at_random
 from tests.support.tiny import Tiny
 
 STEPS = 90
@@ -33,26 +30,7 @@ def same_run(run: Path, reference: Path) -> None:
 def test_twenty_kills_at_random_moments_change_nothing(tiny: Tiny, tmp_path: Path) -> None:
     config, run, reference = tiny.config(STEPS), tmp_path / "run", tmp_path / "reference"
     runs.ok("run", "--config", config, "--run-dir", reference)
-    dice = random.Random(11)
-    process = runs.start("run", "--config", config, "--run-dir", run, "--max-restarts", "1000", log=tmp_path / "log")
-    kills, last = 0, None
-    try:
-        while process.poll() is None and kills < 200:
-            pid = runs.controller_pid(run)
-            if pid is None or pid == last:
-                time.sleep(0.01)
-                continue
-            more = runs.lines(run) + dice.randint(0, 40)  # up to eight steps
-            until = time.monotonic() + 2
-            while runs.lines(run) < more and time.monotonic() < until:
-                time.sleep(0.002)
-            time.sleep(dice.uniform(0.0, 0.05))
-            with suppress(ProcessLookupError):  # it came to its end
-                os.kill(pid, signal.SIGKILL)
-                kills, last = kills + 1, pid
-        assert process.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]
-    finally:
-        process.kill()
+    kills = killed_at_random(config, run, tmp_path / "log", random.Random(11), at_most=200)
     assert kills >= KILLS, "too few to say anything: make the run longer"
     same_run(run, reference)
 
@@ -75,17 +53,6 @@ def test_a_finished_run_started_again_changes_nothing(undisturbed: Path, tiny: T
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in undisturbed.rglob("*") if p.is_file()} == before
 
 
-def test_ctrl_c_leaves_a_resumable_run_and_says_how_to_go_on(tiny: Tiny, undisturbed: Path, tmp_path: Path) -> None:
-    config, run, log = tiny.config(8), tmp_path / "run", tmp_path / "log"
-    process = runs.start("run", "--config", config, "--run-dir", run, log=log)
-    runs.wait_for(lambda: runs.batches(run) or process.poll() is not None, 60, "the first batch")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert f"to go on: verl-core run --run-dir {run}" in log.read_text()
-    runs.ok("run", "--run-dir", run)
-    same_run(run, undisturbed)
-
-
 def test_a_second_controller_is_refused_while_the_first_lives(tiny: Tiny, tmp_path: Path) -> None:
     config, run = tiny.config(500), tmp_path / "run"
     process = runs.start("run", "--config", config, "--run-dir", run, log=tmp_path / "log")
@@ -106,17 +73,3 @@ def test_until_step_in_pieces_is_the_same_run(tiny: Tiny, undisturbed: Path, tmp
         assert result.step == step
         assert runs.status(run)["last_checkpoint_step"] == step
     same_run(run, undisturbed)
-
-
-def test_sigterm_to_the_parent_stops_the_controller_and_is_not_a_crash(tiny: Tiny, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    arguments = ("run", "--config", tiny.config(500), "--run-dir", run, "--max-restarts", "5")
-    process = runs.start(*arguments, log=tmp_path / "log")
-    runs.wait_for(lambda: runs.batches(run) or process.poll() is not None, 60, "the first batch")
-    child = runs.controller_pid(run)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 128 + signal.SIGTERM
-    assert child is not None
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
-    assert "restart" not in (tmp_path / "log").read_text()

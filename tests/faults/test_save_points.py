@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 from verl_core.checkpoint.retention import to_delete
 from verl_core.checkpoint.sharded import ShardedCheckpointer
 from verl_core.errors import DamagedCheckpoint, StorageFull
-from verl_core.testing.faulty import FailingStorage, killed_at
+from verl_core.testing.faulty import FailingStorage
 from verl_core.types import CheckpointRef, RunIdentity
 from verl_core_storage.local import LocalStorage
 
 from tests.support.made import checkpointer, state
+from tests.support.points import killed_everywhere
 
-
-@pytest.fixture(autouse=True)
-def _without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed process loses nothing that the kernel has, so syncs would only cost time here."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda handle: None)
+pytestmark = pytest.mark.usefixtures("without_syncs")
 
 
 def save_and_prune(at: ShardedCheckpointer, attempt: int = 0) -> None:
@@ -47,7 +41,13 @@ def check_and_go_on(root: Path) -> None:
     """What is listed is good, there is one at least, and the next attempt ends where an undisturbed one does."""
     at = checkpointer(root, attempt=1)
     assert good(at) == at.list() != []
+    nothing_half_written(root)
     finish(root)
+
+
+def nothing_half_written(root: Path) -> None:
+    """Under the names that readers look at, there are whole checkpoints only."""
+    assert {folder.name for folder in root.glob("step_*")} == {ref.name for ref in checkpointer(root).list()}
 
 
 def finish(root: Path) -> None:
@@ -58,20 +58,17 @@ def finish(root: Path) -> None:
     assert not list(root.glob(".staging/*"))
 
 
-def killed_everywhere(tmp_path: Path, prepare: Callable[[Path], object], check: Callable[[Path], object]) -> int:
-    n = 1
-    while True:
-        root = tmp_path / str(n)
-        prepare(root)
-        killed = killed_at(n, partial(save_and_prune, checkpointer(root)))
+def checked_everywhere(tmp_path: Path, prepare: Callable[[Path], object], check: Callable[[Path], object]) -> int:
+    """Kill a save with its retention at each of its crash points, and ``check`` each; the number of points."""
+    roots = 0
+    for root in killed_everywhere(tmp_path, prepare, lambda root: save_and_prune(checkpointer(root))):
         check(root)
-        if not killed:
-            return n - 1
-        n += 1
+        roots += 1
+    return roots - 1
 
 
 def test_c03_c14_with_one_kept_a_good_checkpoint_stands_at_every_moment(tmp_path: Path) -> None:
-    points = killed_everywhere(tmp_path, lambda root: checkpointer(root).save(state(5)), check_and_go_on)
+    points = checked_everywhere(tmp_path, lambda root: checkpointer(root).save(state(5)), check_and_go_on)
     assert points >= 60
 
 
@@ -79,9 +76,10 @@ def test_the_first_save_of_a_run_killed_anywhere_is_there_or_not(tmp_path: Path)
     def check(root: Path) -> None:
         at = checkpointer(root, attempt=1)
         assert good(at) == at.list()
+        nothing_half_written(root)
         finish(root)
 
-    assert killed_everywhere(tmp_path, lambda root: None, check) >= 40
+    assert checked_everywhere(tmp_path, lambda root: None, check) >= 40
 
 
 def test_replacing_a_damaged_checkpoint_never_costs_the_good_one(tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ def test_replacing_a_damaged_checkpoint_never_costs_the_good_one(tmp_path: Path)
         assert good(checkpointer(root, attempt=1))
         finish(root)
 
-    assert killed_everywhere(tmp_path, prepare, check) >= 60
+    assert checked_everywhere(tmp_path, prepare, check) >= 60
 
 
 def test_c11_a_save_that_fails_at_any_change_costs_nothing_and_succeeds_when_tried_again(tmp_path: Path) -> None:

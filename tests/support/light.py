@@ -7,10 +7,10 @@ sample on the weights that made it: a batch skipped, repeated, mixed or made by 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, fields
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from verl_core.data.fingerprint import Entry, of_entries, sha256_of
 from verl_core.data.prompts import PromptSet
 from verl_core.data.tokenizer import Tokenizer
 from verl_core.draws import philox, seed_of
-from verl_core.errors import OutOfMemory
 from verl_core.inputs import Inputs, Start
 from verl_core.observers import Observers
 from verl_core.plugins import Loaded
@@ -57,6 +56,7 @@ from verl_core.types import (
     UpdateMetrics,
 )
 from verl_core_engines.inline import InlineConfig, build_inline
+from verl_core_recovery.rebuild import RebuildConfig, build_rebuild
 from verl_core_recovery.retry import RetryConfig, build_retry
 from verl_core_storage.local import LocalConfig, LocalStorage
 
@@ -70,6 +70,7 @@ CONFIG: dict[str, object] = {
     "training": {"prompts_per_step": 4, "name": "light", "fault_tolerance": {"checkpoint_interval_steps": 1}},
 }
 Vector = npt.NDArray[np.uint64]
+T = TypeVar("T")
 _LANES = np.arange(SIZE, dtype=np.uint64)
 
 
@@ -78,26 +79,20 @@ _LANES = np.arange(SIZE, dtype=np.uint64)
 
 @dataclass
 class LightConfig:
-    """``sick_step`` runs out of memory, ``sick_times`` times in one life of the engine."""
-
-    sick_step: int = 0
-    sick_times: int = 0
+    """Nothing to set."""
 
 
 class LightTrainer:
     """A ``TrainEngine``: two vectors of integers that wrap around, mixed with a hash of each batch."""
 
     def __init__(self, config: LightConfig, context: BuildContext) -> None:
-        self._config, self._seed = config, context.seed
+        self._seed = context.seed
         self.state = {"w": philox(np.array([1], np.uint64), _LANES), "m": np.zeros(SIZE, np.uint64)}
 
     def update(self, batch: TrainBatch, loss: LossFn) -> UpdateMetrics:
-        if batch.step == self._config.sick_step and self._config.sick_times:
-            self._config.sick_times -= 1
-            raise OutOfMemory("no room for the step")
         assert batch.advantages is not None
-        arrays = [*batch.prompt_ids, *batch.response_ids, *batch.logprobs]
-        arrays += [batch.rewards, batch.advantages, batch.groups, batch.policy_versions]
+        of_samples = (*batch.prompt_ids, *batch.response_ids, *batch.logprobs)
+        arrays = (*of_samples, batch.rewards, batch.advantages, batch.groups, batch.policy_versions)
         content = blake3(b"".join(np.asarray(a).tobytes() for a in arrays)).hexdigest()
         draw = philox(np.array([seed_of(self._seed, batch.step, content)], np.uint64), _LANES)
         self.state["m"] = self.state["m"] * np.uint64(3) + draw
@@ -203,7 +198,8 @@ def run(
     until: int | None = None,
     changes: Sequence[str] = (),
     storage: Callable[[LocalStorage], FileStorage] = lambda inner: inner,
-    train_engine: type[LightTrainer] = LightTrainer,
+    trainer: type[LightTrainer] = LightTrainer,
+    rollout: type[LightRollout] = LightRollout,
     resume: str = "auto",
 ) -> RunFinished:
     """Begin the run at ``root`` or go on with it; ``storage`` is put around each storage that it opens."""
@@ -211,16 +207,40 @@ def run(
     registry.register(STORAGE, "local", LocalConfig, lambda _, context: storage(LocalStorage(context.uri)))
     registry.register(CLUSTER, "inline", InlineConfig, build_inline)
     registry.register(RECOVERY, "retry", RetryConfig, build_retry)
+    registry.register(RECOVERY, "rebuild", RebuildConfig, build_rebuild)
     registry.register(WRITER, "atomic", AtomicConfig, build_atomic)
     registry.register(CHECKPOINTER, "sharded", ShardedConfig, build_sharded)
     registry.register(ALGORITHM, "grpo", GrpoConfig, build_grpo)
-    registry.register(TRAIN_ENGINE, "light", LightConfig, train_engine)
-    registry.register(ROLLOUT_ENGINE, "light", LightConfig, LightRollout)
+    registry.register(TRAIN_ENGINE, "light", LightConfig, trainer)
+    registry.register(ROLLOUT_ENGINE, "light", LightConfig, rollout)
     registry.register(REWARD, "light", LightReward, lambda reward, _: reward)
-    inputs = LightInputs(_config(steps, tuple(changes)), Loaded(registry, Observers(), ()), Start(str(root), resume, until))
+    inputs = LightInputs(
+        _config(steps, tuple(changes)), Loaded(registry, Observers(), ()), Start(str(root), resume, until)
+    )
     return assemble(inputs).run()
 
 
+class _Config(LoadedConfig):
+    """What it says of itself is worked out once: that takes longer than the rest of a run."""
+
+    def config_text(self) -> str:
+        return _once(("text", id(self)), super().config_text)
+
+    def changed_since(self, saved: str) -> list[str]:
+        return _once((saved, id(self)), partial(super().changed_since, saved))
+
+
+_known: dict[tuple[str, int], Any] = {}
+
+
+def _once(name: tuple[str, int], work: Callable[[], T]) -> T:
+    if name not in _known:
+        _known[name] = work()
+    found: T = _known[name]
+    return found
+
+
 @cache
-def _config(steps: int, changes: tuple[str, ...]) -> LoadedConfig:
-    return read_config(None, [*changes, f"total_steps={steps}"], base=CONFIG)
+def _config(steps: int, changes: tuple[str, ...]) -> _Config:
+    loaded = read_config(None, [*changes, f"total_steps={steps}"], base=CONFIG)
+    return _Config(**{field.name: getattr(loaded, field.name) for field in fields(loaded)})

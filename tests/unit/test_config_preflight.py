@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 from verl_core.cli import check as check_module
-from verl_core.config import inspect_config, load_config, preflight, read_config
+from verl_core.cli import findings as findings_module
+from verl_core.config import inspect_config, load_config, read_config
 from verl_core.config.options import check_options, options_of
-from verl_core.errors import ConfigError, ModelError, PreflightError
+from verl_core.errors import ModelError
 from verl_core.registry import (
     ALERT_SINK,
     ALGORITHM,
@@ -41,7 +42,7 @@ def model(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_text("{}")
-    (folder / "model.safetensors").write_text("")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     return folder
 
 
@@ -55,31 +56,34 @@ def good(tmp_path: Path, model: Path) -> list[str]:
 
 
 def test_a_good_config_passes(good: list[str], tmp_path: Path) -> None:
-    assert preflight(load_config(None, good), run_dir=str(tmp_path / "run")) == ()
+    report = inspect_config(load_config(None, good), run_dir=str(tmp_path / "run"))
+    assert (report.errors, report.warnings, report.wrong) == ((), (), frozenset())
     assert not (tmp_path / "run").exists()
 
 
 def test_warnings_come_back(good: list[str]) -> None:
-    [warning] = preflight(load_config(None, [*good, "rollout.max_num_seqs=1"]))
+    [warning] = inspect_config(load_config(None, [*good, "rollout.max_num_seqs=1"])).warnings
     assert warning.where == "rollout.max_num_seqs"
 
 
-def test_findings_of_every_sort_come_in_one_error_with_their_places(model: Path, tmp_path: Path) -> None:
+def test_findings_of_every_sort_come_together_with_their_places(model: Path, tmp_path: Path) -> None:
     (model / "config.json").write_text(json.dumps({"auto_map": {"AutoModel": "x.Y"}}))
-    file = tmp_path / "run.yaml"
+    pins, file = tmp_path / "pins.txt", tmp_path / "run.yaml"
+    pins.write_text("nothing-of-this-name==1\n")
     file.write_text(f"model: {{actor: {{path: {model}}}}}\ndata: {{train_files: [x.jsonl]}}\nrollout:\n  n: 1\n")
-    loaded = read_config(str(file), ["total_steps=0"])
-    with pytest.raises(PreflightError) as caught:
-        preflight(loaded.config, places=loaded.places, more=[ConfigError("of a plugin")])
-    findings = caught.value.findings
-    assert caught.value.exit_code == 2
-    assert [f.where for f in findings[:3]] == [
+    changes = ["total_steps=0", f"frozen={pins}", "distributed.nccl.NCCL_IB_SL=99", "distributed.train_gpus=2"]
+    loaded = read_config(str(file), changes)
+    report = inspect_config(loaded.config, places=loaded.places)
+    assert [f.where for f in report.errors[:5]] == [
         "--set total_steps",
         f"{file}:4: rollout.n",
         f"{file}:2: data.train_files",
+        "--set distributed.nccl.NCCL_IB_SL",
+        f"{pins}:1",
     ]
-    assert isinstance(findings[3], ModelError)
-    assert findings[4].what == "of a plugin"
+    assert isinstance(report.errors[5], ModelError)
+    assert report.wrong >= {"total_steps", "rollout.n", "data.train_files", "distributed.nccl.NCCL_IB_SL"}
+    assert "distributed.train_ranks" in [f.where for f in report.warnings]
 
 
 def test_a_bad_model_path_is_reported_once() -> None:
@@ -253,7 +257,7 @@ def test_check_names_a_plugin_that_is_not_installed(command: typer.Typer, good: 
 def test_check_draws_a_table_on_a_terminal(
     command: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_module, "Console", partial(Console, force_terminal=True, width=200))
+    monkeypatch.setattr(findings_module, "Console", partial(Console, force_terminal=True, width=200))
     (tmp_path / "run.yaml").write_text("sed: 1  # [bold]\n'a[red]b': 1\n")
     done = CliRunner().invoke(command, ["--config", str(tmp_path / "run.yaml")])
     assert done.exit_code == 2

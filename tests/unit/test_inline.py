@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from verl_core.errors import WorkerLost
@@ -19,9 +19,11 @@ class Echo:
 
     gate: threading.Event
     closed: list[bool]
+    stuck: threading.Event = field(default_factory=threading.Event)
 
     def call(self, method: str, argument: object) -> object:
         if method == "stick":
+            self.stuck.set()
             self.gate.wait(10)
         if method == "fail":
             raise ValueError(argument)
@@ -52,9 +54,10 @@ def test_nothing_to_hear_ends_at_the_deadline() -> None:
 
 
 def test_a_killed_worker_is_not_heard_and_its_successor_is() -> None:
-    cluster, gate, closed = InlineCluster(), threading.Event(), list[bool]()
-    cluster.spawn(WORKER, lambda: Echo(gate, closed))
+    cluster, gate, closed, stuck = InlineCluster(), threading.Event(), list[bool](), threading.Event()
+    cluster.spawn(WORKER, lambda: Echo(gate, closed, stuck))
     cluster.submit(WORKER, "stick", "old")
+    assert stuck.wait(5)
     cluster.spawn(WORKER, lambda: Echo(gate, closed))
     number = cluster.submit(WORKER, "echo", "new")
     gate.set()

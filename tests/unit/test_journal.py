@@ -8,6 +8,7 @@ import pytest
 from verl_core.errors import JournalError, StorageFull
 from verl_core.protocols import FileStorage
 from verl_core.state.journal import Journal, read_log, repair
+from verl_core.testing.memory import MemoryObjects
 from verl_core.types import BuildContext, Bytes
 from verl_core.writes import WriteQueue
 from verl_core_storage.local import LocalConfig, build_local
@@ -117,3 +118,28 @@ def test_a_failed_append_leaves_no_half_line_behind(tmp_path: Path) -> None:
         writes.barrier()
     writes.close()
     assert [e.payload["i"] for e in read_log(inner, LOG).entries] == [0, 1, 2, 3]
+
+
+# --- in objects ------------------------------------------------------------------------------------
+
+
+def test_a_long_log_in_objects_is_few_objects_and_goes_on_where_it_stood() -> None:
+    store = MemoryObjects()
+    lines = 0
+    for attempt in (1, 2):
+        log = read_log(store, LOG)
+        writes = WriteQueue(patience_s=1)
+        journal = Journal(store, LOG, log, writes, identity=("run", 0, attempt, f"n{attempt}"), wall=lambda: 1.5)
+        for i in range(4500):
+            journal.record("event", "TRAIN", {"i": i})
+            if i % 3 == 0:
+                writes.barrier()  # so that groups are small, as in a run
+        writes.close()
+        lines += 4500
+        entries = read_log(store, LOG).entries
+        assert [entry.seq for entry in entries] == list(range(lines))
+    names = [stat.path.removeprefix("state_log.d/") for stat in store.list()]
+    assert names[0] == "000000000000-000000004095.jsonl"
+    fences = [name for name in names if name in ("000000000000.jsonl", "000000004500.jsonl")]
+    assert len(fences) == 2, "what opens an attempt is never deleted"
+    assert len(names) < 160

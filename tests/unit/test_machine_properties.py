@@ -23,7 +23,10 @@ from verl_core_recovery.retry import RetryConfig, build_retry
 from tests.unit.test_machine import METRICS, OPENED, PLATFORM, plan, ref
 
 CONFIG = FaultToleranceConfig()
-POLICIES: list[RecoveryPolicy] = [build_retry(RetryConfig(), BuildContext()), build_rebuild(RebuildConfig(), BuildContext())]
+POLICIES: list[RecoveryPolicy] = [
+    build_retry(RetryConfig(), BuildContext()),
+    build_rebuild(RebuildConfig(), BuildContext()),
+]
 WAITS = (State.COLLECT, State.TRAIN, State.EVAL)
 TROUBLES = ("timeout", "batch failed", "rollout worker lost", "rank lost", "step failed", "out of memory", "late batch")
 

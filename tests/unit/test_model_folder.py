@@ -1,3 +1,5 @@
+"""A model folder is held to be safe and complete before any model library looks at it."""
+
 from __future__ import annotations
 
 import json
@@ -5,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from verl_core.config.model_folder import check_model_folder
 
 
@@ -13,12 +17,16 @@ def put(folder: Path, name: str, content: object) -> None:
     (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
 
 
+def put_weights(folder: Path, name: str) -> None:
+    save_file({"w": np.arange(6, dtype=np.float32), "b": np.zeros(1, np.int64)}, folder / name)
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     put(tmp_path, "config.json", {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]})
     put(tmp_path, "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
     put(tmp_path, "tokenizer.json", {"version": "1.0"})
-    put(tmp_path, "model.safetensors", "weights")
+    put_weights(tmp_path, "model.safetensors")
     return tmp_path
 
 
@@ -103,10 +111,54 @@ def test_every_shard_of_an_index_must_be_there(model: Path) -> None:
     shards = {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}
     put(model, "model.safetensors.index.json", {"weight_map": shards})
     assert "weights are missing: model-2-of-2.safetensors" in the_error(model)
-    put(model, "model-2-of-2.safetensors", "weights")
+    put_weights(model, "model-2-of-2.safetensors")
     assert check_model_folder(model) == []
     put(model, "model.safetensors.index.json", {})
     assert "the index names none" in the_error(model)
+
+
+@pytest.mark.parametrize("name", ["model-1.bin", "../elsewhere.safetensors", "/tmp/x.safetensors"])
+def test_an_index_that_names_anything_but_safetensors_of_the_folder_is_refused(model: Path, name: str) -> None:
+    put(model, "model-1.bin", "pickle")
+    put(model, "model.safetensors.index.json", {"weight_map": {"a": name}})
+    assert f"no safetensors of this folder: {name}" in the_error(model)
+
+
+def test_weights_that_were_cut_short_anywhere_are_refused(model: Path) -> None:
+    file = model / "model.safetensors"
+    data = file.read_bytes()
+    for size in range(len(data)):
+        file.write_bytes(data[:size])
+        assert the_error(model).startswith(f"{file}: "), size
+    file.write_bytes(data + b"x")
+    assert f"{len(data) + 1} bytes, its header says {len(data)}" in the_error(model)
+
+
+@pytest.mark.parametrize(
+    "content", [b"weights of some kind", b"\x80\x04pickle" * 9, b"\xff" * 64, b"\x02" + b"\0" * 7 + b"[]"]
+)
+def test_a_file_that_only_is_called_safetensors_is_refused(model: Path, content: bytes) -> None:
+    (model / "model.safetensors").write_bytes(content)
+    assert "not a safetensors file" in the_error(model)
+
+
+def test_a_cut_shard_of_an_index_is_named(model: Path) -> None:
+    put_weights(model, "model-1-of-1.safetensors")
+    put(model, "model.safetensors.index.json", {"weight_map": {"w": "model-1-of-1.safetensors"}})
+    assert check_model_folder(model) == []
+    (model / "model-1-of-1.safetensors").write_bytes(b"")
+    assert str(model / "model-1-of-1.safetensors") in the_error(model)
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "processor_config.json"])
+def test_code_is_refused_wherever_it_is_asked_for(model: Path, name: str) -> None:
+    put(model, name, {"auto_map": {"AutoProcessor": "own.Own"}})
+    assert the_error(model).startswith(f"{model / name}: ")
+
+
+def test_an_adapter_is_refused_since_it_would_be_loaded_with_the_model_that_it_names(model: Path) -> None:
+    put(model, "adapter_config.json", {"base_model_name_or_path": "somebody/elses"})
+    assert "the folder holds an adapter" in the_error(model)
 
 
 FAMILIES = ("LlamaTokenizer", "Qwen2Tokenizer", "GemmaTokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer")

@@ -50,7 +50,7 @@ import importlib, pkgutil, sys
 import verl_core, verl_core.cli
 for module in pkgutil.iter_modules(verl_core.cli.__path__, "verl_core.cli."):
     importlib.import_module(module.name)
-heavy = {"torch", "transformers", "ray", "datasets", "pyarrow", "boto3", "botocore", "pandas", "reasoning_gym"}
+heavy = {"torch", "transformers", "ray", "datasets", "pyarrow", "s3fs", "fsspec", "botocore", "pandas", "reasoning_gym"}
 print(*sorted(heavy & set(sys.modules)))
 """
 

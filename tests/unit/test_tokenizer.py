@@ -21,7 +21,7 @@ def save(folder: Path, chat_template: str | None = None, **tokenizer_config: obj
     inner.chat_template = chat_template
     inner.save_pretrained(folder)
     (folder / "config.json").write_text('{"model_type": "qwen3"}')
-    (folder / "model.safetensors").touch()
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | tokenizer_config))
     return folder
@@ -89,7 +89,7 @@ def test_its_files_make_another_folder_with_the_same_tokenizer(tmp_path: Path) -
     (tmp_path / "b").mkdir()
     for name, data in first.files().items():
         (tmp_path / "b" / name).write_bytes(data)
-    (tmp_path / "b" / "model.safetensors").touch()
+    (tmp_path / "b" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     second = load_tokenizer(str(tmp_path / "b"))
     assert second.digest == first.digest
     assert second.encode("xyz") == first.encode("xyz")

@@ -8,15 +8,23 @@ from importlib import metadata
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from ..config import Report
 from ..errors import PreflightError, VerlError
+from ..masking import guard_tracebacks
 from .check import check
+from .config import config
 from .confirm import confirm
+from .export import export
+from .findings import rows_of, show
+from .import_ import import_checkpoint
 from .plugins import plugins
 from .quickstart import quickstart
 from .run import run
 from .simulate import simulate_command
 from .status import status
+from .update_reward import update_reward
 from .verify import verify
 
 app = typer.Typer(
@@ -26,8 +34,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, quickstart, status, verify, check, plugins, confirm):
+for command in (run, quickstart, status, verify, check, plugins, confirm, export, update_reward):
     app.command()(command)
+app.command("import")(import_checkpoint)
+app.add_typer(config, name="config")
 app.command("train", help="The same as run.")(run)
 app.command("simulate")(simulate_command)
 
@@ -49,11 +59,20 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with its exit code; errors that are not ours leave with 1 and their traceback."""
+    guard_tracebacks()
     try:
         app(arguments)
     except VerlError as error:
-        typer.echo(_explain(error), err=True)
+        _tell(error, Console(stderr=True))
         sys.exit(error.exit_code)
+
+
+def _tell(error: VerlError, console: Console) -> None:
+    """The findings of a preflight as a table on a terminal, as lines elsewhere."""
+    if isinstance(error, PreflightError) and console.is_terminal:
+        show(rows_of(Report(error.findings)), console)
+    else:
+        typer.echo(_explain(error), err=True)
 
 
 def _explain(error: VerlError) -> str:

@@ -1,6 +1,6 @@
 """The configuration: composed from files, fragments and overrides, typed, checked, and shown without secrets."""
 
-from .checks import Report, inspect_config, preflight
+from .checks import Report, inspect_config
 from .compose import packaged_configs
 from .load import LoadedConfig, load_config, read_config
 from .schema import Config
@@ -14,6 +14,5 @@ __all__ = [
     "known_keys",
     "load_config",
     "packaged_configs",
-    "preflight",
     "read_config",
 ]

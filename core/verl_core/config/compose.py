@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ..errors import ConfigError
 from .shape import block_of_group
 from .suggest import did_you_mean
+from .translate import understood
 
 Tree = dict[str, object]
 _KEY = re.compile(r"^[\w-]+(\.[\w-]+)*$")
@@ -49,7 +50,7 @@ def layers_of(
     if (real := file.resolve()) in above:
         chain = " → ".join(p.name for p in (*above[above.index(real) :], real))
         raise ConfigError(f"defaults include each other: {chain}", where=str(file), remedy="take one of them out")
-    tree, marks = read_yaml(file)
+    tree, marks = understood(*read_yaml(file), whole=True)
     entries = tree.pop("defaults", None) or []
     own = Layer({block: tree} if block else tree, {f"{block}.{k}" if block else k: v for k, v in marks.items()}, group)
     if not isinstance(entries, list):
@@ -112,7 +113,8 @@ def override_layer(text: str) -> Layer:
         what, remedy = f"the value is not valid YAML ({type(e).__name__})", "quote it: --set 'key=\"value\"'"
         raise ConfigError(what, where=f"--set {key}", remedy=remedy) from None
     parts = key.split(".")
-    return Layer(cast(Tree, tree), {".".join(parts[: i + 1]): "--set" for i in range(len(parts))}, typed=True)
+    places = {".".join(parts[: i + 1]): "--set" for i in range(len(parts))}
+    return Layer(*understood(cast(Tree, tree), places, whole=False), typed=True)
 
 
 def _entry(entry: object, place: str) -> tuple[bool, str | None, str | None]:

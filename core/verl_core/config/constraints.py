@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from operator import attrgetter
 
+from .devices import check_sizes
 from .findings import Finding
 from .schema import Config
 
@@ -40,6 +42,9 @@ _AT_LEAST: dict[str, int] = {
     "storage.keep_checkpoints": 1,
     "distributed.rollout_workers": 1,
     "distributed.train_ranks": 1,
+    "distributed.train_gpus": 0,
+    "distributed.rollout_gpus": 0,
+    "distributed.nccl.min_bus_gb_per_s": 0,
 }
 NO_EFFECT = (  # accepted, so that configs stay valid; nothing reads them yet
     "model.actor.hybrid_engine.enable_checkpointing",
@@ -49,7 +54,6 @@ NO_EFFECT = (  # accepted, so that configs stay valid; nothing reads them yet
     f"{_LIMITS}.train_nodes_lost",
     f"{_LIMITS}.node_lost_sec",
     f"{_LIMITS}.checkpoint_storage_down_sec",
-    "storage.max_concurrent_uploads",
     "backup.local_backup_dir",
 )
 _POSITIVE = (  # and finite: a time without end is no bound
@@ -64,6 +68,7 @@ _POSITIVE = (  # and finite: a time without end is no bound
     f"{_LIMITS}.rollout_storage_down_sec",
     f"{_LIMITS}.checkpoint_storage_down_sec",
     f"{_LIMITS}.window_sec",
+    "distributed.nccl.measure_timeout_sec",
 )
 _FRACTIONS = ("rollout.top_p", f"{_LIMITS}.rollout_lost_fraction")
 _ONE_OF: dict[str, tuple[str, ...]] = {
@@ -72,13 +77,16 @@ _ONE_OF: dict[str, tuple[str, ...]] = {
     "model.actor.dtype": ("float32", "bfloat16"),
     "training.device": ("auto", "cpu", "cuda"),
     "training.optim.schedule": ("constant", "linear", "cosine"),
+    "distributed.numa": ("off", "bind"),
+    "distributed.nccl.measure": ("check", "start", "never"),
 }
 _ALONE = ("distributed.rollout_workers", "distributed.train_ranks")
 
 
 def check_constraints(config: Config) -> list[Finding]:
     """All findings, errors and warnings, in the order of the rules."""
-    return [*_ranges(config), *_batches(config), *_sampling(config), *_data(config), *_cluster(config), *_idle(config)]
+    rules = (_ranges, _batches, _sampling, _data, _cluster, check_sizes, _idle)
+    return [finding for rule in rules for finding in rule(config)]
 
 
 def _idle(config: Config) -> Iterator[Finding]:
@@ -106,6 +114,9 @@ def _ranges(config: Config) -> Iterator[Finding]:
         text: str = attrgetter(key)(config)
         if text not in allowed:
             yield Finding(key, f"{text!r} is unknown", "one of: " + ", ".join(allowed))
+    memory = config.distributed.train_memory_fraction
+    if not 0 <= memory <= 1:
+        yield Finding("distributed.train_memory_fraction", f"{memory} is no fraction", "0 to 1; 0: no limit")
     betas = config.training.optim.betas
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         yield Finding("training.optim.betas", f"{betas} are no betas of Adam", "two numbers from 0 to below 1")
@@ -144,6 +155,10 @@ def _data(config: Config) -> Iterator[Finding]:
     if config.data.task is None and not config.data.train_files:
         remedy = "--set data.train_files=[FILE.jsonl], or --set data.task=reasoning_gym:NAME"
         yield Finding("data.train_files", "no data is given", remedy)
+    wanted = config.data.fingerprint
+    if wanted is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", wanted):
+        remedy = "`digest` of a run's .dataset_fingerprint, or leave it out"
+        yield Finding("data.fingerprint", f"{wanted!r} is no fingerprint", remedy)
 
 
 def _cluster(config: Config) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
+from .. import masking
 from ..errors import ConfigError
 from . import paths, secrets
 from .compose import Layer, layers_of, override_layer, parse_yaml
@@ -53,7 +54,7 @@ class LoadedConfig:
     def changed_since(self, saved: str) -> list[str]:
         """Keys that may not differ between two starts of a run, and do (see ``changed_keys``); ``saved`` is the
         ``config_text`` of an earlier start. Secrets are not compared, and never shown. Raises ``ConfigError``."""
-        old = _typed([Layer(*parse_yaml(saved, "config.yaml"))], self.folders, saved=True)
+        old = read_saved(saved, folders=self.folders)
         hidden = self.secrets | old.secrets
         return changed_keys(secrets.masked(old.config, hidden), secrets.masked(self.config, hidden))
 
@@ -91,6 +92,11 @@ def read_config(
     return _typed(layers, (Path(file).absolute().parent, Path.cwd()) if file else (Path.cwd(),))
 
 
+def read_saved(text: str, name: str = "config.yaml", folders: tuple[Path, ...] | None = None) -> LoadedConfig:
+    """The ``config_text`` of an earlier start. Secrets that were in the clear are masks in it. Raises like above."""
+    return _typed([Layer(*parse_yaml(text, name))], folders or (Path.cwd(),), saved=True)
+
+
 def _typed(layers: Sequence[Layer], folders: tuple[Path, ...], saved: bool = False) -> LoadedConfig:
     """Merge the layers into the schema and resolve them. Masks are errors, except in a ``saved`` config."""
     trees: list[dict[str, object]] = []
@@ -108,9 +114,12 @@ def _typed(layers: Sequence[Layer], folders: tuple[Path, ...], saved: bool = Fal
     typed = OmegaConf.structured(Config)
     merged = OmegaConf.to_container(OmegaConf.merge({}, *trees))
     raise_all(list(_fill(typed, cast("dict[str, object]", merged), Config, "", places)))
-    with env_resolver(read_environment(folders)) as asked:
+    environment = read_environment(folders)
+    masking.learn_environment(environment)
+    with env_resolver(environment) as asked:
         look = Look(asked, places, saved)
         look.at(typed)
+        masking.learn(look.secret_texts)
         raise_all(look.errors)
         config = cast(Config, OmegaConf.to_object(typed))
     paths.expand_home(config)

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from ..masking import URL
+from .bounded import STUCK, bounded
 from .findings import Finding
 from .schema import Config
 
-READ = ("data.train_files", "data.val_files")
+DATA, FROZEN = ("data.train_files", "data.val_files"), "frozen"
+READ = (*DATA, FROZEN)
 MODEL = "model.actor.path"
 ROLLOUTS, RUN_DIR = "storage.rollout_storage_uri", "--run-dir"
 STATE_LOG = "training.fault_tolerance.state_log_path"
@@ -64,17 +67,18 @@ def expand_home(config: Config) -> None:
     """Put the home folder for ``~`` in all paths, in place."""
     for key in (*READ, MODEL, *WRITE):
         block, _, name = key.rpartition(".")
-        value: str | list[str] | None = attrgetter(key)(config)
+        holder = attrgetter(block)(config) if block else config
+        value: str | list[str] | None = getattr(holder, name)
         if isinstance(value, str):
-            setattr(attrgetter(block)(config), name, os.path.expanduser(value))
+            setattr(holder, name, os.path.expanduser(value))
         elif value is not None:
-            setattr(attrgetter(block)(config), name, [os.path.expanduser(v) for v in value])
+            setattr(holder, name, [os.path.expanduser(v) for v in value])
 
 
 def check_paths(config: Config, run_dir: str | None = None) -> list[Finding]:
     """Relative, missing, unreadable and unwritable paths. The model folder's content is ``check_model_folder``'s."""
     found: list[Finding] = []
-    for key, text in _given(config, READ) if config.data.task is None else ():
+    for key, text in _given(config, READ if config.data.task is None else (FROZEN,)):
         found += _local(key, text, _readable)
     found += _model(config.model.actor.path)
     run = [(RUN_DIR, run_dir if _URI.match(run_dir) else os.path.abspath(run_dir))] if run_dir else []
@@ -107,12 +111,21 @@ def _given(config: Config, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _local(key: str, text: str, check: Callable[[str, str], list[Finding]]) -> list[Finding]:
+    if URL.search(text):  # it would stand in every message and record
+        return [Finding(key, "a URI with a password or key in it", "give them by the environment of the store")]
     path = local_path(text)
     if path is None:
         return []
     if not os.path.isabs(path):
         return [Finding(key, f"relative path {text!r}", _RELATIVE)]
-    return check(key, path)
+    return _answered(key, path, lambda: check(key, path))
+
+
+def _answered(key: str, path: str, look: Callable[[], list[Finding]]) -> list[Finding]:
+    try:
+        return bounded(look)
+    except TimeoutError as error:
+        return [Finding(key, f"{path}: {error}", STUCK)]
 
 
 def _model(text: str) -> list[Finding]:

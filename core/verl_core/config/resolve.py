@@ -11,7 +11,7 @@ from omegaconf.errors import InterpolationKeyError, InterpolationValidationError
 from ..errors import ConfigError
 from .environment import Asked
 from .findings import where
-from .secrets import MASK, Path, secret_leaf
+from .secrets import MASK, Path, secret_leaf, secret_name
 
 _MISSING = {
     "model.actor.path": "give the folder of a model, e.g. --set model.actor.path=DIR",
@@ -50,10 +50,18 @@ class Look:
                 self._wrong(name, "a masked secret", "write ${oc.env:NAME} and set the variable")
             elif value == MASK or secret_leaf(here, value, self.asked.names):
                 self.secrets.add(here)
-                self.secret_texts |= {str(value), *self.asked.values}
+                if not _word(here, value, self.asked):
+                    self.secret_texts |= {str(value), *self.asked.values}
 
     def _wrong(self, key: str, what: str, remedy: str) -> None:
-        self.errors.append(ConfigError(what, where=where(key, self.places), remedy=remedy))
+        self.errors.append(
+            ConfigError(what, where=where(key, self.places, shown=key.replace(".options.", ".")), remedy=remedy)
+        )
+
+
+def _word(path: Path, value: object, asked: Asked) -> bool:
+    """Whether a value is masked only for its block's name, and is a plain word that other texts hold, too."""
+    return str(value).isalpha() and len(str(value)) < 16 and not asked.names and not secret_name(str(path[-1]))
 
 
 def _reason(error: OmegaConfBaseException, asked: Asked) -> tuple[str, str]:

@@ -28,6 +28,7 @@ class DataConfig:
     chat_template: str = "auto"  # auto: when the tokenizer has one | never
     system_prompt: str | None = None
     prompt_suffix: str = ""  # appended to each prompt's text
+    fingerprint: str | None = None  # sha256:… that the training data must have
 
 
 @dataclass
@@ -119,6 +120,7 @@ class FaultToleranceConfig:
     checkpoint_interval_steps: int = 50
     state_log_path: str | None = None  # default: state_log.jsonl in the run folder
     recovery: list[str] = field(default_factory=list)  # policies in order; default: all loaded ones
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by policy
     severity_thresholds: SeverityThresholds = field(default_factory=SeverityThresholds)
 
 
@@ -144,6 +146,7 @@ class StorageConfig:
     checkpoint_uri: str | None = None  # default: checkpoints/ in the run folder
     max_concurrent_uploads: int = 4
     keep_checkpoints: int = 3  # newest ones kept; at least 1
+    single_committer: bool = False  # allow stores that ignore create-if-absent
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -159,10 +162,34 @@ class BackupConfig:
 
 
 @dataclass
+class NcclConfig:
+    """Set in the environment of every process; null: as the environment has it. Names and meaning are NCCL's own."""
+
+    NCCL_SOCKET_IFNAME: str | None = None
+    NCCL_IB_DISABLE: bool | None = None
+    NCCL_IB_GID_INDEX: int | None = None
+    NCCL_IB_SL: int | None = None
+    NCCL_IB_TIMEOUT: int | None = None
+    NCCL_IB_RETRY_CNT: int | None = None
+    NCCL_IB_CUDA_SUPPORT: bool | None = None
+    measure: str = "check"  # when a short all-reduce is timed: check | start (every start, too) | never
+    measure_timeout_sec: float = 60
+    min_bus_gb_per_s: float = 0.0  # a slower all-reduce is a warning
+
+
+@dataclass
 class DistributedConfig:
+    """A pool of GPUs a role: the first ``train_gpus`` of ``gpu_uuids`` train, the next ``rollout_gpus`` generate."""
+
     cluster: str | None = None  # default: the one that the loaded plugins offer
     rollout_workers: int = 1
     train_ranks: int = 1
+    train_gpus: int = 0  # 0: GPUs are not bound
+    rollout_gpus: int = 0  # 0: generation shares those of training
+    gpu_uuids: list[str] = field(default_factory=list)  # in the order of the mesh; empty: chosen once, then kept
+    train_memory_fraction: float = 0.0  # of a GPU's memory that training may take; 0: no limit
+    numa: str = "off"  # off | bind: to the processors near the GPUs
+    nccl: NcclConfig = field(default_factory=NcclConfig)
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -174,6 +201,7 @@ class Config:
     seed: int = 0
     total_steps: int = 100
     total_epochs: int | None = None  # when set, the run ends after the smaller of the two
+    frozen: str | None = None  # file of pinned requirements that every start is held against
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)

@@ -7,29 +7,18 @@ from collections.abc import Callable, Collection, Iterable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
 
+from ..masking import MASK, URL, secret_name
+
+__all__ = ["MASK", "Path", "kept_reference", "masked", "secret_leaf", "secret_name", "secret_value"]
+
 T = TypeVar("T")
 Path = tuple[str | int, ...]  # of a leaf in the tree of a config
-MASK = "***"
-_NAME = re.compile(
-    r"secret|passw(or)?d|access_?key|api_?key|private_?key|credential|webhook|token(?!iz|s|_(len|count|limit|budget))",
-    re.IGNORECASE,
-)
-_URL = re.compile(
-    r"://[^/@\s:]+:(?!\$\{)[^/@\s]+@"  # user:password@host
-    r"|[?&](access_?)?(key|token|sig|signature|secret|password)=(?!\$\{)[^&\s]+",
-    re.IGNORECASE,
-)
 _DEFAULT = re.compile(r"(\$\{oc\.env:\s*\w+)\s*,[^${}]*\}")
-
-
-def secret_name(name: str) -> bool:
-    """Whether a key or a variable sounds like a secret (``webhook``, ``AWS_SECRET_ACCESS_KEY`` …)."""
-    return _NAME.search(name) is not None
 
 
 def secret_value(value: object) -> bool:
     """Whether a value is a URL that carries a password or a key."""
-    return isinstance(value, str) and _URL.search(value) is not None
+    return isinstance(value, str) and URL.search(value) is not None
 
 
 def secret_leaf(path: Path, value: object, variables: Collection[str]) -> bool:

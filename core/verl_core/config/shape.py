@@ -135,14 +135,15 @@ def _unknown(key: str, path: str, prefix: str, places: Mapping[str, str]) -> Con
 
 def key_remedy(key: str, known: Collection[str]) -> str:
     """What to do about a key that is not among those ``known`` in its block."""
-    elsewhere = [name for name in _all_keys(Config) if name.rpartition(".")[2] == key]
+    elsewhere = [name for name in all_keys(Config) if name.rpartition(".")[2] == key]
     if elsewhere and nearest(key, known, cutoff=0.8) is None:
         return f"it belongs to {' or '.join(elsewhere)}"
     return did_you_mean(key, known)
 
 
-def _all_keys(record: type, prefix: str = "") -> Iterator[str]:
+def all_keys(record: type, prefix: str = "") -> Iterator[str]:
+    """Dotted names of the blocks and keys of a schema record."""
     for key, hint in hints(record).items():
         yield f"{prefix}{key}"
         if (inner := block_type(hint)) is not None:
-            yield from _all_keys(inner, f"{prefix}{key}.")
+            yield from all_keys(inner, f"{prefix}{key}.")

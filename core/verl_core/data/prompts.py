@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import orjson
@@ -13,6 +14,7 @@ from ..draws import seed_of
 from ..errors import DataError
 from ..types import Prompt
 from .fingerprint import Fingerprint, fingerprint
+from .hashes import FileHashes
 from .procedural import make_rows
 from .source import Row, find_sources, read_rows
 from .tokenizer import Tokenizer
@@ -26,6 +28,7 @@ class PromptSet:
 
     prompts: tuple[Prompt, ...]
     source: Fingerprint
+    paths: tuple[Path, ...] = ()  # of the data files, in the order of the fingerprint's entries
 
     @property
     def fingerprint(self) -> str:
@@ -38,7 +41,14 @@ class PromptSet:
         return tuple((entry.name, entry.sha256, entry.size) for entry in self.source.entries)
 
 
-def load_prompts(config: DataConfig, tokenizer: Tokenizer, *, split: Literal["train", "val"], seed: int) -> PromptSet:
+def load_prompts(
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    *,
+    split: Literal["train", "val"],
+    seed: int,
+    hashes: FileHashes | None = None,
+) -> PromptSet:
     """Read (or make) a split and turn its rows into prompts. Raises DataError that names the row.
 
     A prompt longer than ``max_prompt_length`` tokens is an error or, with ``overlong_prompts: skip``, left out; rows
@@ -47,10 +57,14 @@ def load_prompts(config: DataConfig, tokenizer: Tokenizer, *, split: Literal["tr
     if config.task is not None:
         made_with = seed_of(seed, "task", split) >> 33  # 31 bits, what every generator takes
         rows, source = make_rows(config.task, config.task_options, config.task_size, made_with)
+        paths: tuple[Path, ...] = ()
         prompt_key, answer_key = "prompt", "answer"
     else:
         found = find_sources(config.train_files if split == "train" else config.val_files)
-        rows, source = read_rows(found), fingerprint([file for s in found for file in s.files])
+        hashes, files = hashes or FileHashes(), [file for s in found for file in s.files]
+        source, paths = fingerprint(files, hashes), tuple(path for _, path in files)
+        rows = read_rows(found)
+        hashes.check_unchanged(paths)
         prompt_key, answer_key = config.prompt_key, config.answer_key
     chat = config.chat_template == "auto" and tokenizer.has_chat_template()
     texts = [_text(row, row.column(prompt_key), config, tokenizer if chat else None) for row in rows]
@@ -62,7 +76,7 @@ def load_prompts(config: DataConfig, tokenizer: Tokenizer, *, split: Literal["tr
     ]
     if not prompts:
         raise DataError("no prompt is left: all are too long", remedy="raise data.max_prompt_length")
-    return PromptSet(tuple(prompts), source)
+    return PromptSet(tuple(prompts), source, paths)
 
 
 def _fits(row: Row, length: int, config: DataConfig) -> bool:

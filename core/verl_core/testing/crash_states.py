@@ -226,12 +226,18 @@ class Volume:
 
 
 def crash_states(
-    operations: Sequence[Operation], dice: random.Random, *, start: Tree, since: int = 0, limit: int = 64
+    operations: Sequence[Operation],
+    dice: random.Random,
+    *,
+    start: Tree,
+    since: int = 0,
+    limit: int = 64,
+    new_only: bool = False,
 ) -> Iterator[CrashState]:
     """States that a cut after each of ``operations[since:]`` may leave, on top of ``start``, which is durable.
 
-    Of a cut that allows more than ``limit`` new ones, so many are drawn with ``dice``. Equal states may come more than
-    once; states that the cut before allowed with the same promises do not come again.
+    Of a cut that allows more than ``limit``, so many are drawn with ``dice``. Equal states may come more than once.
+    ``new_only``: what the cut before allowed with the same promises does not come again.
     """
     volume = Volume(start)
     all_came = False  # of those that the cut before allowed
@@ -239,10 +245,11 @@ def crash_states(
         operation = operations[cut - 1] if cut else None
         if operation is not None:
             volume.apply(operation)
-        if cut < since or (cut > since and _changes_nothing(operation, all_came)):
+        follows = new_only and cut > since
+        if cut < since or (cut > since and _changes_nothing(operation, follows and all_came)):
             continue
         ways, promises = volume.ways(), dict(volume.promises)
-        new = volume.newest(operation) if cut > since else None
+        new = volume.newest(operation) if follows else None
         all_came = prod(ways) <= limit and (new is None or all_came)
         for choice in choices(ways, limit, dice, new):
             yield CrashState(cut, choice, volume.tree(choice), promises)

@@ -1,4 +1,4 @@
-"""Schema 1 → 2: the lock names the fields of each record instead of a hash, and covers more records. No file differs."""
+"""Schema 1 → 2: the lock names the fields of each record instead of a hash, and covers more. No file differs."""
 
 from .step import Migration
 

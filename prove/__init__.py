@@ -1,0 +1,1 @@
+"""Long proofs of the promise, by enumeration and by injury: ``python -m prove``."""
