@@ -1,4 +1,4 @@
-"""Whole runs killed at crash points, their recoveries killed, too, and the recoveries of these: the same in the end.
+"""Whole runs killed at crash points or after a time, their recoveries killed, too, and so on: the same in the end.
 
 The runs are light ones (``tests.support.light``): the real controller and storage, and engines of a few integers.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from verl_core.errors import VerlError
 from verl_core.testing.disk import without_syncs
-from verl_core.testing.faulty import killed_at
+from verl_core.testing.faulty import killed_after, killed_at
 
 from tests.support import light
 from tests.support.promise import Reference, broken, broken_at_the_end, reference_of
@@ -23,6 +23,7 @@ from tests.support.promise import Reference, broken, broken_at_the_end, referenc
 STEPS = 4
 LIVES = 6  # of a run, at most, before it is left in peace
 BEYOND = 450  # crash points that a run of these sizes passes, about
+LONG_S = 0.3  # that it takes, about
 INTERVAL = "training.fault_tolerance.checkpoint_interval_steps"
 SHAPES = (
     ("training.prompts_per_step=2", "storage.keep_checkpoints=1"),
@@ -33,7 +34,7 @@ SHAPES = (
 
 
 def prove(seed: int, budget_s: float) -> dict[str, int | list[str]]:
-    """Runs that die at points drawn with ``seed``, until ``budget_s`` (seconds) is spent.
+    """Runs that die at points or moments drawn with ``seed``, until ``budget_s`` (seconds) is spent.
 
     Returns ``point_kills`` and ``violations``, each with the round and the points that show it.
     """
@@ -52,12 +53,13 @@ def prove(seed: int, budget_s: float) -> dict[str, int | list[str]]:
     return {"point_kills": kills, "violations": violations}
 
 
-def _rounds(seed: int) -> Iterator[tuple[int, list[int]]]:
-    """Number of a round, and the crash point at which each of its lives ends."""
+def _rounds(seed: int) -> Iterator[tuple[int, list[int | float]]]:
+    """Number of a round, and where each of its lives ends: at a crash point, or after some seconds."""
     number = 0
     while True:
         dice = random.Random(f"{seed} {number}")
-        yield number, [dice.randint(1, BEYOND) for _ in range(dice.randint(1, LIVES))]
+        lives = range(dice.randint(1, LIVES))
+        yield number, [dice.choice((dice.randint(1, BEYOND), dice.uniform(0, LONG_S))) for _ in lives]
         number += 1
 
 
@@ -66,13 +68,16 @@ def _undisturbed(root: Path, shape: tuple[str, ...]) -> Reference:
     return reference_of(root)
 
 
-def _lived(root: Path, shape: tuple[str, ...], reference: Reference, points: list[int]) -> tuple[int, list[str]]:
+def _lived(
+    root: Path, shape: tuple[str, ...], reference: Reference, points: list[int | float]
+) -> tuple[int, list[str]]:
     """How often the run died, and what was broken at any of its deaths or in the end."""
     operation, died = partial(light.run, root, STEPS, changes=shape), 0
     root.mkdir()
     try:
         for point in points:
-            if not killed_at(point, operation):
+            killed = killed_at(point, operation) if isinstance(point, int) else killed_after(point, operation)
+            if not killed:
                 break
             died += 1
             if found := broken(root, reference):

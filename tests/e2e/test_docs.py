@@ -32,7 +32,7 @@ DOCS = ROOT / "docs"
 NAMES = {str(path.relative_to(ROOT)): path for path in DOCUMENTS}
 LANGUAGES = {"bash", "python", "json", "yaml", "toml", "text"}
 NO_TEST = re.compile(r"make |pip install |\.venv/bin/python -m pytest -m gpu ")
-BUSY = ("README.md", "docs/runbook.md", "docs/write-a-plugin.md")
+BUSY = ("README.md", "docs/interchange.md", "docs/runbook.md", "docs/write-a-plugin.md")
 
 
 # --- commands and code ------------------------------------------------------------------------

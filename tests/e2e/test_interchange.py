@@ -245,6 +245,9 @@ def test_the_commands_of_articles_work_as_written(tiny: Tiny, tmp_path: Path, ok
     assert "article.yaml:3: model.actor.use_flash_attn: sdpa takes flash kernels" in result.err
     assert {p.name for p in (tmp_path / "run/checkpoints").glob("step_*")} == {"step_000002", "step_000003"}
     first = digests_of(tmp_path / "run")[3]
+    text = ARTICLE.format(data=tiny.data, model=tiny.model)
+    (tmp_path / "from-step.yaml").write_text(text.replace("resume_from: null", "resume_from_step: 2"))
+    assert "goes on after step 2" in ok(*base[:2], tmp_path / "from-step.yaml", *base[3:])
     path = tmp_path / "run/checkpoints/step_000002"
     out = ok(*base, "--resume-from", path, "--force-resume", "--async-checkpoint")
     assert "goes on after step 2" in out

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.usefixtures("without_syncs")
 
 STEPS = 3
 PATIENCE = "training.fault_tolerance.severity_thresholds.rollout_storage_down_sec"
-SMALL = ("training.prompts_per_step=2", "storage.keep_checkpoints=1", f"{PATIENCE}=0.4")
-run = partial(light.run, steps=STEPS, changes=SMALL)
+SMALL = ("training.prompts_per_step=2", "storage.keep_checkpoints=1")
+run = partial(light.run, steps=STEPS, changes=(*SMALL, f"{PATIENCE}=20"))
+run_impatiently = partial(light.run, steps=STEPS, changes=(*SMALL, f"{PATIENCE}=0.2"))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def failed_everywhere(
 
         went_on = False
         with suppress(*errors):
-            run(root, storage=failing)
+            (run if times == 1 else run_impatiently)(root, storage=failing)
             went_on = True
         if not went_on:
             assert broken(root, undisturbed) == [], root

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import save_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as Wrapped
 from torch.distributed.fsdp import StateDictType, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.spawn import start_processes
 from transformers import AutoModelForCausalLM
 
 RANKS, STEPS = 2, 3
@@ -37,7 +37,7 @@ def train(rank: int, model_path: str, folder: str, kind: str) -> None:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
     else:
-        options = {"device_mesh": mesh} if kind == "fsdp1-mesh" else {}
+        options: dict[str, Any] = {"device_mesh": mesh} if kind == "fsdp1-mesh" else {}
         model = Wrapped(model, device_id=torch.device("cpu"), **options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.manual_seed(rank)
@@ -74,4 +74,4 @@ if __name__ == "__main__":
     for each in KINDS:
         place = Path(sys.argv[2], each, "actor")
         place.mkdir(parents=True)
-        mp.start_processes(train, (sys.argv[1], str(place), each), RANKS, start_method="fork")  # type: ignore[no-untyped-call]
+        start_processes(train, (sys.argv[1], str(place), each), RANKS, start_method="fork")  # type: ignore[no-untyped-call]

@@ -94,15 +94,15 @@ def test_errors_do_not_show_a_secret(tmp_path: Path, planted: str) -> None:
 def test_a_changed_secret_does_not_count_as_a_changed_config(
     tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = config_file(tmp_path, "storage: {password: '${oc.env:PLAIN}', bucket: a}")
+    file = config_file(tmp_path, "algorithm: {password: '${oc.env:PLAIN}', bucket: a}")
     saved = read_config(file).config_text()
     monkeypatch.setenv("PLAIN", "rotated-secret")
     assert read_config(file).changed_since(saved) == []
-    changes = read_config(file, ["storage.bucket=b", "storage.token=new-secret", "seed=3"]).changed_since(saved)
+    changes = read_config(file, ["algorithm.bucket=b", "algorithm.token=new-secret", "seed=3"]).changed_since(saved)
     assert [change.partition(":")[0] for change in changes] == [
+        "algorithm.options.bucket",
+        "algorithm.options.token",
         "seed",
-        "storage.options.bucket",
-        "storage.options.token",
     ]
     assert "new-secret" not in " ".join(changes)
 

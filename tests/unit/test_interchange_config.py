@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from omegaconf import OmegaConf
+from verl_core.cli.config import resume_asked
 from verl_core.config import load_config, read_config
 from verl_core.config.aliases import ARTICLE, BLOCKS, INTERVAL, VERL, VERL_DEFAULTS
 from verl_core.config.compose import parse_yaml
@@ -156,10 +157,30 @@ def test_verl_keys_arrive_under_our_names() -> None:
 
 def test_what_belongs_on_the_command_line_is_said_so() -> None:
     done = translated(VERL_FILE)
-    assert [told.says for told in done.of("option")] == ["--run-dir checkpoints/gsm8k/first"]
+    assert [told.option for told in done.of("option")] == [("--run-dir", "checkpoints/gsm8k/first")]
     assert any("verl-core import" in told.says for told in done.of("none") if told.key == "trainer.resume_from_path")
-    resumed = translated("train: {resume_from: runs/a/checkpoints/step_000004}\nresume_from_step: 4\n")
-    assert [t.says for t in resumed.of("option")] == ["--resume runs/a/checkpoints/step_000004", "--resume-from-step 4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "resume"),
+    [
+        ("train: {resume_from: runs/a/checkpoints/step_000004}", "runs/a/checkpoints/step_000004"),
+        ("train: {resume_from: null, total_steps: 3}", "auto"),
+        ("train: {resume_from_step: 4}", "4"),
+        ("resume_from_step: auto", "auto"),
+        ("trainer: {resume_mode: disable}", "never"),
+        ("trainer: {resume_mode: auto}", "auto"),
+        (
+            "trainer: {resume_mode: resume_path, resume_from_path: /r/checkpoints/step_000010}",
+            "/r/checkpoints/step_000010",
+        ),
+        ("trainer: {resume_mode: resume_path, resume_from_path: /ckpt/global_step_10}", "auto"),
+        ("total_steps: 3", "auto"),
+    ],
+)
+def test_a_file_may_say_where_to_go_on(tmp_path: Path, text: str, resume: str) -> None:
+    (tmp_path / "f.yaml").write_text(text)
+    assert resume_asked(str(tmp_path / "f.yaml")) == resume
 
 
 def test_article_keys_arrive_under_our_names() -> None:

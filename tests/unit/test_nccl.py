@@ -122,7 +122,6 @@ def test_a_start_sets_variables_gpus_and_processors(monkeypatch: pytest.MonkeyPa
 # --- the all-reduce --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_an_all_reduce_is_timed_over_real_processes() -> None:
     """With gloo, on processors: the same code but for the backend, the device and its synchronisation."""
     found = measure(["0", "1"], {"OMP_NUM_THREADS": "1"}, timeout_s=120, backend="gloo", mib=4)

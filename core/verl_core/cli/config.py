@@ -10,6 +10,7 @@ from typing import Annotated, cast
 import typer
 import yaml
 
+from ..config.aliases import RESUME
 from ..config.compose import read_yaml
 from ..config.paths import make_absolute
 from ..config.schema import Config
@@ -52,11 +53,20 @@ def import_config(
 
 def _comments(done: Translation, file: str, out: str) -> Iterator[str]:
     yield f"# From {Path(file).name}, by verl-core config import.\n"
-    options = [told.says for told in done.of("option")]
-    run_dir = "" if any(option.startswith("--run-dir ") for option in options) else " --run-dir DIR"
-    yield f"# Start: verl-core run --config {shlex.quote(out)}{run_dir}{''.join(f' {option}' for option in options)}\n"
+    options = {"--config": out, "--run-dir": "DIR", **_options(done)}
+    command = " ".join(f"{name} {shlex.quote(value)}" for name, value in options.items())
+    yield f"# Start: verl-core run {command}\n"
     for told in done.of("unknown", "differs", "none"):
         yield f"# {_line(told)}{told.key}: {told.says}\n"
+
+
+def resume_asked(file: str) -> str:
+    """What a file of another dialect says about resuming, as ``--resume`` takes it; ``auto`` when it says nothing."""
+    return _options(translate(*read_yaml(Path(file)))).get(RESUME, "auto")
+
+
+def _options(done: Translation) -> dict[str, str]:
+    return dict(told.option for told in done.told if told.option is not None)
 
 
 def _line(told: Told) -> str:

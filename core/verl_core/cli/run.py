@@ -19,6 +19,7 @@ from ..config.schema import Config
 from ..errors import InputError, Interrupted, ObjectMissing, Stopped
 from ..inputs import CONFIG, provider_of, storage_at
 from ..plugins import load
+from .config import resume_asked
 from .progress import Progress
 from .signals import heard
 from .supervise import import_ahead, supervised
@@ -58,6 +59,7 @@ def run(
     """Train. A run that was killed goes on where it stood, bit for bit; a finished one is left as it is."""
     place = api.absolute_uri(run_dir)
     loaded = read_config(config or own_config(place, plugins or []), [*(overrides or []), *(extra or [])])
+    resume = resume_asked(config) if config and resume == "auto" else resume
     resume = api.absolute_uri(resume) if "/" in resume else resume
     start(loaded, place, plugins or [], resume, until_step, dry_run, max_restarts, force_resume, take_over=take_over)
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -28,9 +29,12 @@ class Meaning:
     outcome: Outcome
     keys: Values = field(default_factory=dict)  # native dotted key → value
     says: str = ""
+    option: tuple[str, str] | None = None  # name and value, as on a command line
 
 
 Rule = Callable[[object, Values, frozenset[str]], Meaning]  # value, all values, names of installed plugins
+RESUME = "--resume"
+_OURS = re.compile(r"(^|/)step_\d+/?$")
 INTERVAL = "training.fault_tolerance.checkpoint_interval_steps"
 
 
@@ -73,11 +77,16 @@ def positive(key: str, below: object, says: str = "") -> Rule:
     return rule
 
 
-def option(template: str) -> Rule:
+def option(name: str) -> Rule:
     def rule(value: object, values: Values, installed: frozenset[str]) -> Meaning:
-        return Meaning("option", says=template.format(MASK if secret_value(value) else value))
+        return _as_option(name, value)
 
     return rule
+
+
+def _as_option(name: str, value: object) -> Meaning:
+    text = MASK if secret_value(value) else str(value)
+    return Meaning("option", says=f"stands for {name} {text}", option=(name, text))
 
 
 def where_known(name: str, otherwise: str) -> Rule:
@@ -131,11 +140,16 @@ def sinks(value: object, values: Values, installed: frozenset[str]) -> Meaning:
 
 
 def resume_mode(value: object, values: Values, installed: frozenset[str]) -> Meaning:
-    if value == "auto":
-        return Meaning("holds")
     if value == "disable":
-        return Meaning("option", says="--resume never")
-    return Meaning("none", says="trainer.resume_from_path says what to do")
+        return _as_option(RESUME, "never")
+    return Meaning("holds")  # resume_path: its path has a key of its own
+
+
+def resume_path(value: object, values: Values, installed: frozenset[str]) -> Meaning:
+    """One of our checkpoints, or one of verl's, which another run begins with."""
+    if _OURS.search(str(value)):
+        return _as_option(RESUME, value)
+    return Meaning("none", says="make a model folder of it: verl-core import PATH/actor --to DIR")
 
 
 def processes_of(value: object, values: Values, installed: frozenset[str]) -> Meaning:
@@ -211,8 +225,8 @@ VERL: dict[str, Rule] = {
     "trainer.save_freq": positive(INTERVAL, None, f"a run always saves; {INTERVAL} keeps its default"),
     "trainer.test_freq": positive("training.eval_interval_steps", 0),
     "trainer.resume_mode": resume_mode,
-    "trainer.resume_from_path": none("make a model folder of it: verl-core import PATH/actor --to DIR"),
-    "trainer.default_local_dir": option("--run-dir {}"),
+    "trainer.resume_from_path": resume_path,
+    "trainer.default_local_dir": option("--run-dir"),
     "trainer.n_gpus_per_node": processes,
     "trainer.nnodes": none("it counts with trainer.n_gpus_per_node"),
     "trainer.gpu_uuids": where_known("gpu_uuids", "no key binds devices yet; CUDA_VISIBLE_DEVICES takes UUIDs"),
@@ -244,9 +258,9 @@ ARTICLE: dict[str, Rule] = {
     "train.total_steps": to("total_steps"),
     "train.save_interval": to(INTERVAL),
     "train.async_checkpoint": holds(True, "saving never waits for the disk; there is no other way"),
-    "train.resume_from": option("--resume {}"),
-    "train.resume_from_step": option("--resume-from-step {}"),
-    "resume_from_step": option("--resume-from-step {}"),
+    "train.resume_from": option(RESUME),
+    "train.resume_from_step": option(RESUME),
+    "resume_from_step": option(RESUME),
     "train.adaptive_checkpoint.enabled": where_known("adaptive_checkpoint.enabled", _FIXED),
     "train.adaptive_checkpoint.intervals": where_known("adaptive_checkpoint.intervals", _FIXED),
     "model.actor.name_or_path": to("model.actor.path"),

@@ -39,6 +39,7 @@ class Told:
     place: str  # "file:line", "--set", "" for a key that the file leaves out
     outcome: Outcome | Literal["unknown"]
     says: str
+    option: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         return f"{self.place}: {self.key}: {self.says}" if self.place else f"{self.key}: {self.says}"
@@ -108,7 +109,7 @@ def translate(
         meaning = _meaning(key, value, leaves, names)
         for name, converted in meaning.keys.items():
             _put(out, marks, name, converted, place)
-        told.append(Told(key, place, meaning.outcome, meaning.says))
+        told.append(Told(key, place, meaning.outcome, meaning.says, meaning.option))
     if whole:
         told += _companions(out, leaves)
     return Translation(out, marks, tuple(sorted(told, key=lambda t: (not t.place, _line(t.place)))))

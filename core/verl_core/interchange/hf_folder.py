@@ -69,6 +69,8 @@ def write_model(folder: Path, files: Mapping[str, bytes], tensors: Tensors) -> d
         if lost:
             raise ModelError(f"the model has no weights for {lost[0]}", where=CONFIG)
         model.save_pretrained(folder, max_shard_size=_SHARD)
+    for path in folder.glob("*.safetensors"):  # which the library writes for the owner alone
+        path.chmod((folder / CONFIG).stat().st_mode)
     for name in {CONFIG, GENERATION} & files.keys():
         (folder / name).write_bytes(files[name])  # not as this version of the library would put it
     (folder / CONFIG).write_bytes(_with_dtype(files[CONFIG], own))

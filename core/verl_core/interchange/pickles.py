@@ -41,7 +41,7 @@ class Record:
         parts = state if isinstance(state, tuple) else (state,)
         if all(part is None or isinstance(part, dict) for part in parts):
             for part in parts:
-                self.fields |= part or {}  # type: ignore[operator]
+                self.fields |= part or {}
         else:
             self.values = parts
 
@@ -53,7 +53,7 @@ class ShardedValue(torch.Tensor):
     stored: Any = ()  # of a ShardedTensor: its state
 
     @classmethod
-    def __torch_dispatch__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> object:
+    def __torch_dispatch__(cls, func: object, *arguments: object) -> object:
         raise InputError("a sharded tensor was computed with", where=str(func))
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,24 @@ def killed_at(n: int, operation: Callable[[], object]) -> bool:
     For processes that have no threads at work. Raises ``AssertionError`` when the operation fails by itself.
     """
     _, status = os.waitpid(_forked(n, signal.SIGKILL, operation), 0)
+    return _was_killed(status)
+
+
+def killed_after(seconds: float, operation: Callable[[], object]) -> bool:
+    """The same, killed from outside after a time, wherever it is then."""
+    child = _forked(0, signal.SIGKILL, operation)
+    until = time.monotonic() + seconds
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while not ended and time.monotonic() < until:
+        time.sleep(min(0.001, seconds))
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    return _was_killed(status)
+
+
+def _was_killed(status: int) -> bool:
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return True
     assert status == 0, f"the operation failed by itself, with status {status}"
@@ -56,7 +75,8 @@ def paused_at(n: int, operation: Callable[[], object]) -> Iterator[bool]:
 
 
 def _forked(n: int, number: int, operation: Callable[[], object]) -> int:
-    """The pid of a fork that runs ``operation`` and sends itself the signal ``number`` at the n-th crash point."""
+    """The pid of a fork that runs ``operation`` and sends itself the signal ``number`` at the n-th crash point (0: at
+    none)."""
     sys.stdout.flush()
     child = os.fork()
     if child:
