@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import string
 import time
 import traceback
 from collections import Counter
@@ -26,7 +27,7 @@ from verl_core.testing.trees import Tree, clear, materialise, tree_of
 from .crash_scenes import SCENES, Scene
 from .small_workers import pinned
 
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_DIGITS = string.digits + string.ascii_letters  # one for each way in which an effect may end
 _NAMES = 1 << 20  # a process that comes later counts its names from so much more on: they never meet
 
 

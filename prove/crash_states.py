@@ -29,7 +29,7 @@ PARTS = (("run-keep1", "batches", "folder"), ("run-keep2-apart", "saves", "folde
 def prove(seed: int, budget_s: float) -> dict[str, int | float | list[str]]:
     """Search for ``budget_s`` seconds on two processes. A violation is a name for ``--replay``, and what is wrong."""
     begin = time.monotonic()
-    with _workplace() as folder, ProcessPoolExecutor(len(PARTS), multiprocessing.get_context("spawn")) as pool:
+    with workplace() as folder, ProcessPoolExecutor(len(PARTS), multiprocessing.get_context("spawn")) as pool:
         jobs = [pool.submit(_search, f"{folder}/{scenes[0]}", seed, scenes, budget_s) for scenes in PARTS]
         parts = [job.result() for job in jobs]
     seconds = time.monotonic() - begin
@@ -64,7 +64,7 @@ def quiet() -> None:
 
 
 @contextmanager
-def _workplace() -> Iterator[str]:
+def workplace() -> Iterator[str]:
     """A folder in memory, where the machine has one."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = tempfile.mkdtemp(prefix="crash-states-", dir=memory)
@@ -76,7 +76,7 @@ def _workplace() -> Iterator[str]:
 
 def show(name: str) -> int:
     """Bring a state back: what was done, what is left, what is wrong. 1 when something is."""
-    with _workplace() as folder, without_syncs():
+    with workplace() as folder, without_syncs():
         search = Search(folder, 0)
         recorded, state = replay(search, name)
         for number, operation in enumerate(recorded.operations[: state.cut]):
@@ -95,7 +95,10 @@ def main() -> int:
     parser.add_argument("--replay", metavar="NAME", help="a state, as a search names it")
     options = parser.parse_args()
     if options.replay:
-        return show(options.replay)
+        try:
+            return show(options.replay)
+        except ValueError as error:
+            parser.error(str(error))
     figures = prove(options.seed, options.seconds)
     for key, value in figures.items():
         print(f"{key}: {value}" if not isinstance(value, list) else "\n".join([f"{key}: {len(value)}", *value]))

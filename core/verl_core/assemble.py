@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from typing import TypeVar
@@ -210,6 +211,9 @@ def _plan(inputs: Inputs, schedule: Schedule) -> Plan:
 def _factory(inputs: Inputs, context: BuildContext, store: HandOver, worker: WorkerId) -> Callable[[], Worker]:
     """Builds the worker where the cluster wants it: engines are loaded there, not here."""
     config, registry = inputs.config, inputs.plugins.registry
+    device = inputs.placement.device(worker.role, worker.index)
+    if device and config.training.device != "cpu":
+        context = replace(context, device=device)
     algorithm = registry.build(ALGORITHM, config.algorithm.name, config.algorithm.options, context)
 
     def rollout() -> Worker:

@@ -56,7 +56,7 @@ class Controller:
 
     def feed(self, event: ev.Event) -> None:
         """One event and all that follows from it at once."""
-        waiting = deque([event])
+        waiting: deque[ev.Event] = deque([event])
         while waiting:
             event = waiting.popleft()
             self.machine, commands = advance(self.machine, event, self.parts.cluster.now())

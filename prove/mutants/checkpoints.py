@@ -134,8 +134,8 @@ MUTANTS = (
     Mutant(
         "schema-not-looked-at",
         SHARDED,
-        "        schema.check(reader.file(SCHEMA), where=self._where(folder, SCHEMA))\n",
-        "",
+        "        return schema.upgraded(reader, self._where(folder, SCHEMA))",
+        "        return reader",
         (f"{_SHARDED}test_c13_an_unknown_schema_is_refused_with_the_reason",),
         "state of another version is read by the wrong rules (C13)",
     ),

@@ -271,7 +271,8 @@ def test_check_shows_the_pools_nccls_variables_and_the_stores(tiny: Tiny, tmp_pa
     site.mkdir()
     shutil.copy(FAKE_NVML, site / "pynvml.py")
     env = {"PYTHONPATH": str(site), "FAKE_NVML": fake_nvml.node(3), "NCCL_DEBUG": "WARN"}
-    pairs = ("distributed.train_gpus=1", "distributed.rollout_gpus=2", "distributed.nccl.NCCL_IB_SL=1")
+    pools = ("distributed.train_gpus=1", "distributed.rollout_gpus=2", "training.device=cpu")
+    pairs = (*pools, "distributed.nccl.NCCL_IB_SL=1")
     arguments = [a for pair in pairs for a in ("--set", pair)]
     done = runs.cli("check", "--config", tiny.config(8), "--run-dir", tmp_path / "run", *arguments, env=env)
     assert done.code == 0, done.out + done.err
@@ -350,7 +351,7 @@ def test_e10_a_run_keeps_its_gpus_when_the_scheduler_renumbers_them(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml)
-    pools = ["distributed.train_gpus=1", "distributed.rollout_gpus=1"]
+    pools = ["distributed.train_gpus=1", "distributed.rollout_gpus=1", "training.device=cpu"]
     seen = []
     for steps, order in ((1, [0, 1, 2, 3]), (2, [3, 1, 0, 2]), (3, [2, 0, 3, 1])):
         monkeypatch.setenv("FAKE_NVML", fake_nvml.renumbered(fake_nvml.node(4), order))

@@ -14,7 +14,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoModelForCausalLM
 from verl_core.interchange.placement import chunk_of
+
+from tests.support.models import random_model
 
 Tensors = Mapping[str, torch.Tensor]
 State = dict[str, Any]
@@ -60,6 +63,21 @@ def save(
                 torch.save(optimizer, folder / f"optim_{ending}")
     (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": ranks}))
     return folder
+
+
+class Origin:
+    """A model, its tensors as a state dict has them (tied ones twice), and its parameters in order."""
+
+    def __init__(self, folder: Path, kind: str = "qwen3", **changes: Any) -> None:
+        self.path = random_model(folder, kind, **changes)
+        model = AutoModelForCausalLM.from_pretrained(self.path)
+        self.state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        self.parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+    def save(self, actor: Path, **options: Any) -> Path:
+        folder = save(actor, self.state, parameters=self.parameters, **options)
+        put_beside(folder, self.path)
+        return folder
 
 
 def put_beside(folder: Path, model: str | Path) -> None:

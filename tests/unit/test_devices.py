@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 
 import pytest
+import torch
 from verl_core.config import load_config
 from verl_core.config.devices import Placement, check_sizes, place
 from verl_core.config.findings import Finding
 from verl_core.config.nvml import Gpu, Gpus, read_gpus
 from verl_core.config.schema import DistributedConfig
+from verl_core.errors import ConfigError
+from verl_core.types import BuildContext
+from verl_core_engines import torch_setup
 
-from tests.support import fake_nvml
+from tests.support import fake_nvml, light
 from tests.support.fake_nvml import uuid
 
 
@@ -158,6 +163,7 @@ def sizes(*overrides: str) -> list[tuple[str, bool]]:
     [
         ([], []),
         (["distributed.train_gpus=6", "distributed.rollout_gpus=2", "distributed.train_ranks=6"], []),
+        (["distributed.train_gpus=1", "training.device=cpu"], [("device", True)]),
         (["distributed.train_gpus=6", "distributed.train_ranks=8"], [("train_ranks", False)]),
         (["distributed.train_gpus=6", "distributed.train_ranks=4"], [("train_ranks", True)]),
         (["distributed.train_ranks=6", "training.tensor_model_parallel_size=4"], [("train_ranks", False)]),
@@ -236,3 +242,41 @@ def test_a_machine_that_does_not_say_where_a_gpu_is_is_fine(
         (device / name).write_text(text)
     [gpu] = read_gpus(tmp_path).found
     assert (gpu.numa_node, gpu.cpus) == (None, ())
+
+
+# --- the engines -----------------------------------------------------------------------------
+
+
+def test_an_engine_takes_the_gpu_that_it_is_given_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert torch_setup._device("cuda:1") == torch.device("cuda", 1)
+    assert torch_setup._device("auto") == torch.device("cuda")
+    with pytest.raises(ConfigError, match="cuda:2 is bound, but this process sees 2 GPUs"):
+        torch_setup._device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name, said in (("cuda:0", "no CUDA device"), ("tpu", "unknown device 'tpu'")):
+        with pytest.raises(ConfigError, match=said):
+            torch_setup._device(name)
+
+
+@pytest.mark.parametrize(("device", "given"), [("auto", ["cuda:0", "cuda:1"]), ("cpu", ["cpu", "cpu"])])
+def test_each_role_is_built_for_the_gpu_of_its_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, given: list[str]
+) -> None:
+    seen: dict[str, str] = {}
+
+    class Trainer(light.LightTrainer):
+        def __init__(self, config: light.LightConfig, context: BuildContext) -> None:
+            super().__init__(config, context)
+            seen["train"] = context.device
+
+    class Rollout(light.LightRollout):
+        def __init__(self, config: light.LightConfig, context: BuildContext) -> None:
+            super().__init__(config, context)
+            seen["rollout"] = context.device
+
+    pools = Placement((uuid(3),), (uuid(5),))
+    monkeypatch.setattr(light, "LightInputs", partial(light.LightInputs, placement=pools))
+    light.run(tmp_path / "run", 1, changes=[f"training.device={device}"], trainer=Trainer, rollout=Rollout)
+    assert [seen["train"], seen["rollout"]] == given

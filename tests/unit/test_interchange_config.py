@@ -1,5 +1,4 @@
-"""Configs of other dialects: every key is taken over or told, with its line; nothing that means something else passes
-in silence."""
+"""How configs of other dialects are read: references, a start with such a file, and the tables of rules."""
 
 from __future__ import annotations
 
@@ -8,282 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from omegaconf import OmegaConf
-from verl_core.cli.config import resume_asked
 from verl_core.config import load_config, read_config
-from verl_core.config.aliases import ARTICLE, BLOCKS, INTERVAL, VERL, VERL_DEFAULTS
+from verl_core.config.aliases import ARTICLE, BLOCKS, INTERVAL, VERL
 from verl_core.config.compose import parse_yaml
 from verl_core.config.native import native, native_key
 from verl_core.config.options import check_options
-from verl_core.config.schema import Config
-from verl_core.config.translate import Translation, is_foreign, translate
+from verl_core.config.translate import is_foreign
 from verl_core.errors import ConfigError, VerlError
 from verl_core.plugins import load
 
-VERL_FILE = """\
-data:
-  train_files: [/data/train.parquet, /data/more.parquet]
-  val_files: /data/test.parquet
-  train_batch_size: 64
-  micro_batch_size_per_gpu: 4
-  max_prompt_length: 512
-  max_response_length: 1024
-  prompt_key: prompt
-actor_rollout_ref:
-  model: {path: /models/actor}
-  actor:
-    ppo_mini_batch_size: 64
-    ppo_micro_batch_size_per_gpu: 8
-    ppo_max_token_len_per_gpu: 16384
-    optim: {lr: 1e-6}
-    clip_ratio_low: 0.2
-    clip_ratio_high: 0.28
-    use_kl_loss: false
-    kl_loss_coef: 0.001
-  rollout:
-    name: hf
-    n: 16
-    temperature: 0.9
-    tensor_model_parallel_size: 1
-    gpu_memory_utilization: 0.6
-    max_num_batched_tokens: 8192
-    max_num_seqs: 1024
-critic:
-  optim: {lr: 1e-5}
-  ppo_max_token_len_per_gpu: 32768
-algorithm:
-  adv_estimator: grpo
-  kl_ctrl: {kl_coef: 0.001}
-trainer:
-  total_epochs: 3
-  total_training_steps: 200
-  save_freq: 20
-  test_freq: 5
-  resume_mode: resume_path
-  resume_from_path: /ckpt/global_step_100
-  default_local_dir: checkpoints/${trainer.project_name}/${trainer.experiment_name}
-  n_gpus_per_node: 1
-  nnodes: 1
-  logger: [console]
-  project_name: gsm8k
-  experiment_name: first
-  gpu_uuids: [GPU-1]
-"""
-ARTICLE_FILE = """\
-train:
-  total_steps: 10000
-  save_interval: 1000
-  async_checkpoint: true
-  resume_from: null
-  adaptive_checkpoint:
-    enabled: true
-    intervals: [{steps: 0, interval: 500}, {steps: 5000, interval: 1000}, {steps: 20000, interval: 2000}]
-model:
-  actor:  {name_or_path: Qwen/Qwen2-1.5B, use_flash_attn: true}
-  reward: {name_or_path: meta-llama/Llama-3-8B-Instruct, dtype: bfloat16}
-data: {dataset_name: trl-lib/ultrafeedback_binarized, split: train, max_length: 2048}
-distributed: {world_size: 4, backend: nccl}
-"""
-
-
-def translated(text: str, installed: tuple[str, ...] = ("hf", "fsdp", "log")) -> Translation:
-    return translate(*parse_yaml(text, "f.yaml"), installed=installed)
-
-
-def keys(done: Translation) -> dict[str, Any]:
-    return {key: OmegaConf.select(OmegaConf.create(done.tree), key) for key in done.places}
-
-
-def leaves(text: str) -> set[str]:
-    def walk(tree: Any, prefix: str = "") -> Any:
-        for key, value in tree.items():
-            if isinstance(value, dict):
-                yield from walk(value, f"{prefix}{key}.")
-            else:
-                yield f"{prefix}{key}"
-
-    return set(walk(yaml.safe_load(text)))
-
-
-# --- the two dialects -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", [VERL_FILE, ARTICLE_FILE], ids=["verl", "article"])
-def test_every_key_is_ours_or_told_with_its_line(text: str) -> None:
-    done = translated(text)
-    lines = text.splitlines()
-    for told in done.told:
-        if told.place:
-            number = int(told.place.removeprefix("f.yaml:"))
-            assert told.key.rpartition(".")[2] in lines[number - 1], told
-            assert told.outcome in ("taken", "holds") or told.says, told
-    empty = {"train.resume_from"}  # null: nothing was asked for
-    assert {told.key for told in done.told if told.place} | set(done.places) >= leaves(text) - empty
-    assert done.of("unknown") == []
-
-
-def test_verl_keys_arrive_under_our_names() -> None:
-    found = keys(translated(VERL_FILE))
-    assert (
-        found
-        | {
-            "data.train_files": ["/data/train.parquet", "/data/more.parquet"],
-            "data.val_files": "/data/test.parquet",
-            "data.prompt_key": "prompt",
-            "data.max_prompt_length": 512,
-            "data.max_response_length": 1024,
-            "training.prompts_per_step": 64,
-            "training.micro_batch_size": 8,
-            "training.optim.lr": 1e-6,
-            "training.eval_interval_steps": 5,
-            INTERVAL: 20,
-            "model.actor.path": "/models/actor",
-            "algorithm.name": "grpo",
-            "algorithm.clip_ratio_low": 0.2,
-            "algorithm.clip_ratio_high": 0.28,
-            "rollout.name": "hf",
-            "rollout.n": 16,
-            "rollout.temperature": 0.9,
-            "rollout.max_num_seqs": 1024,
-            "plugins": ["hf"],
-            "total_epochs": 3,
-            "total_steps": 200,
-            "distributed.train_ranks": 1,
-        }
-        == found
-    )
-
-
-def test_what_belongs_on_the_command_line_is_said_so() -> None:
-    done = translated(VERL_FILE)
-    assert [told.option for told in done.of("option")] == [("--run-dir", "checkpoints/gsm8k/first")]
-    assert any("verl-core import" in told.says for told in done.of("none") if told.key == "trainer.resume_from_path")
-
-
-@pytest.mark.parametrize(
-    ("text", "resume"),
-    [
-        ("train: {resume_from: runs/a/checkpoints/step_000004}", "runs/a/checkpoints/step_000004"),
-        ("train: {resume_from: null, total_steps: 3}", "auto"),
-        ("train: {resume_from_step: 4}", "4"),
-        ("resume_from_step: auto", "auto"),
-        ("trainer: {resume_mode: disable}", "never"),
-        ("trainer: {resume_mode: auto}", "auto"),
-        (
-            "trainer: {resume_mode: resume_path, resume_from_path: /r/checkpoints/step_000010}",
-            "/r/checkpoints/step_000010",
-        ),
-        ("trainer: {resume_mode: resume_path, resume_from_path: /ckpt/global_step_10}", "auto"),
-        ("total_steps: 3", "auto"),
-    ],
-)
-def test_a_file_may_say_where_to_go_on(tmp_path: Path, text: str, resume: str) -> None:
-    (tmp_path / "f.yaml").write_text(text)
-    assert resume_asked(str(tmp_path / "f.yaml")) == resume
-
-
-def test_article_keys_arrive_under_our_names() -> None:
-    found = keys(translated(ARTICLE_FILE))
-    assert found["total_steps"] == 10000
-    assert found[INTERVAL] == 1000
-    assert found["model.actor.path"] == "Qwen/Qwen2-1.5B"
-    assert not any(key.startswith("model.reward") for key in found), "a model as reward must not become an option"
-
-
-@pytest.mark.parametrize(
-    ("text", "key", "hint"),
-    [
-        ("actor_rollout_ref: {actor: {ppo_mini_batch_size: 16}}", "ppo_mini_batch_size", "one update"),
-        ("actor_rollout_ref: {actor: {use_kl_loss: true}}", "use_kl_loss", "KL"),
-        ("actor_rollout_ref: {actor: {ppo_epochs: 4}}", "ppo_epochs", "once"),
-        ("actor_rollout_ref: {actor: {loss_agg_mode: seq-mean-token-sum}}", "loss_agg_mode", "mean over all"),
-        ("actor_rollout_ref: {rollout: {name: vllm}}", "rollout.name", "'vllm' is installed"),
-        ("actor_rollout_ref: {rollout: {tensor_model_parallel_size: 2}}", "tensor_model_parallel_size", "one device"),
-        ("trainer: {n_gpus_per_node: 8, nnodes: 2}", "n_gpus_per_node", "train_ranks=16"),
-        ("trainer: {logger: [console, wandb]}", "logger", "wandb"),
-        ("trainer: {save_freq: -1}", "save_freq", "always saves"),
-        ("reward_model: {enable: true}", "enable", "model.reward.name"),
-        ("train: {async_checkpoint: false}", "async_checkpoint", "no other way"),
-        ("train: {total_steps: 1}\ndistributed: {world_size: 4}", "world_size", "train_ranks=4"),
-    ],
-)  # fmt: skip
-def test_a_value_that_means_something_else_here_is_said_so(text: str, key: str, hint: str) -> None:
-    told = [told for told in translated(text).of("differs") if told.key.endswith(key)]
-    assert [hint in each.says for each in told] == [True]
-
-
-def test_values_that_hold_here_anyway_are_not_worth_a_word() -> None:
-    text = """\
-actor_rollout_ref:
-  actor: {use_kl_loss: false, ppo_epochs: 1, loss_agg_mode: token-mean, entropy_coeff: 0, strategy: fsdp2}
-  rollout: {tensor_model_parallel_size: 1, top_k: -1}
-trainer: {resume_mode: auto, logger: [console], test_freq: -1}
-train: {async_checkpoint: true}
-"""
-    done = translated(text)
-    assert [told for told in done.told if told.place and told.says] == []
-    assert keys(done)["rollout.top_k"] == 0
-    assert keys(done)["training.eval_interval_steps"] == 0
-
-
-def test_plugins_that_are_installed_are_chosen_and_loaded() -> None:
-    text = (
-        "actor_rollout_ref: {rollout: {name: vllm}}\ntrainer: {logger: [console, tensorboard, wandb]}\nplugins: [nfs]"
-    )
-    done = translated(text, installed=("vllm", "tensorboard"))
-    assert keys(done)["rollout.name"] == "vllm"
-    assert keys(done)["monitoring.sinks"] == ["tensorboard"]
-    assert sorted(keys(done)["plugins"]) == ["nfs", "tensorboard", "vllm"]
-    assert [told.says for told in done.of("differs") if told.place] == ["no sink is installed for wandb"]
-
-
-def test_unknown_keys_are_listed_with_the_nearest_known_one() -> None:
-    done = translated("trainer:\n  total_epoch: 3\n  nonsense: 1\ndata:\n  max_promt_length: 5\n")
-    told = {each.key: str(each) for each in done.of("unknown")}
-    assert (
-        told["trainer.total_epoch"] == "f.yaml:2: trainer.total_epoch: unknown key; did you mean trainer.total_epochs?"
-    )
-    assert told["trainer.nonsense"] == "f.yaml:3: trainer.nonsense: unknown key"
-    assert told["data.max_promt_length"].startswith("f.yaml:5: ")
-    assert done.tree == {}, "a guess is not taken"
-
-
-def test_the_special_key_wins_over_the_general_one_in_any_order() -> None:
-    for body in ("{clip_ratio: 0.3, clip_ratio_low: 0.1}", "{clip_ratio_low: 0.1, clip_ratio: 0.3}"):
-        found = keys(translated(f"actor_rollout_ref: {{actor: {body}}}"))
-        assert (found["algorithm.clip_ratio_low"], found["algorithm.clip_ratio_high"]) == (0.1, 0.3)
-    text = "data: {micro_batch_size_per_gpu: 4}\nactor_rollout_ref: {actor: {ppo_micro_batch_size_per_gpu: 8}}"
-    assert keys(translated(text))["training.micro_batch_size"] == 8
-
-
-# --- what a file leaves out -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("size", "batch"), [(100, 25), (64, None), (7, 7), (1, 1), (1024, None), (31 * 37, 31)])
-def test_a_batch_that_divides_the_step_is_chosen(size: int, batch: int | None) -> None:
-    done = translated(f"data: {{train_batch_size: {size}}}")
-    chosen = OmegaConf.select(OmegaConf.create(done.tree), "rollout.prompts_per_batch")
-    assert chosen == batch
-    assert size % (chosen or Config().rollout.prompts_per_batch) == 0
-
-
-def test_epochs_alone_are_not_cut_short_by_the_default_number_of_steps() -> None:
-    done = translated("trainer: {total_epochs: 15, total_training_steps: null}")
-    assert done.tree["total_epochs"] == 15
-    assert int(str(done.tree["total_steps"])) > 100_000
-    schedule = "actor_rollout_ref: {actor: {optim: {warmup_style: cosine}}}\ntrainer: {total_epochs: 15}"
-    assert any("learning rate" in told.says for told in translated(schedule).told if told.key == "total_steps")
-
-
-def test_defaults_that_differ_are_told_unless_the_file_sets_them() -> None:
-    bare = {told.key: told.says for told in translated("trainer: {nnodes: 1}").of("differs")}
-    assert "512" in bare["data.max_response_length"]
-    assert {"rollout.n", "model.reward.name"} <= bare.keys()
-    full = translated(VERL_FILE.replace("data:\n", "model: {reward: {name: gsm8k}}\ndata:\n", 1))
-    assert {told.key for told in full.of("differs") if not told.place} <= {"training.optim.weight_decay"}
-    assert not {told.key for told in translated(ARTICLE_FILE).told if not told.place} & VERL_DEFAULTS.keys()
-
+from tests.support.dialects import VERL_FILE, keys, translated
 
 # --- references -------------------------------------------------------------------------------
 
@@ -363,7 +97,7 @@ def test_a_native_file_with_pasted_keys_of_verl_keeps_its_own(tmp_path: Path) ->
 # --- the tables -------------------------------------------------------------------------------
 
 
-def test_rules_set_only_keys_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_set_only_keys_that_exist() -> None:
     samples: dict[str, Any] = {"adv_estimator": "grpo", "strategy": "fsdp", "name": "hf", "logger": ["log"]}
     for key, rule in {**VERL, **ARTICLE}.items():
         for value in (samples.get(key.rpartition(".")[2], 1), True, 1):

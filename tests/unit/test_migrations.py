@@ -14,11 +14,13 @@ from verl_core.checkpoint import schema
 from verl_core.checkpoint.migrations import Migration
 from verl_core.checkpoint.migrations.step import ReadFile, moved
 from verl_core.checkpoint.schema import SCHEMA, upgraded
+from verl_core.checkpoint.sharded import ShardedReader
 from verl_core.cli.main import app
 from verl_core.errors import DamagedCheckpoint, ObjectMissing, RunMismatch
 from verl_core.protocols import CheckpointReader
 from verl_core.state.runtime import decode
 from verl_core.types import Slice
+from verl_core_storage.local import LocalStorage
 
 from tests.support import light, made, released
 
@@ -52,7 +54,7 @@ def test_the_checkpoints_of_an_older_schema_verify_and_their_states_are_read(old
     run_id = (old_run / "checkpoints/RUN").read_text()
     checkpointer = made.checkpointer(old_run / "checkpoints", run=run_id)
     newest = checkpointer.list()[0]
-    reader = upgraded(checkpointer.open(newest))
+    reader = checkpointer.open(newest)
     runtime = decode(reader.file("runtime_state.msgpack.zst"), "here")
     assert (newest.step, runtime.step, len(runtime.reward_window)) == (released.UNTIL,) * 3
     assert len(bytes(reader.read("actor", Slice("w", (0,), (light.SIZE,))).data)) == 8 * light.SIZE
@@ -77,10 +79,9 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointReader:
         patch.setattr(schema, "schema_version", lambda: SCHEMA_1)
         checkpointer = made.checkpointer(tmp_path)
         files = {"config.yaml": b"seed: 0\n", "sampler.msgpack": msgpack.packb({"offset": 12})}
-        ref = checkpointer.save(
-            replace(state, tensors={"policy": policy, "optimizer": state.tensors["optimizer"]}, files=files)
-        )
-    return checkpointer.open(ref)
+        tensors = {"policy": policy, "optimizer": state.tensors["optimizer"]}
+        ref = checkpointer.save(replace(state, tensors=tensors, files=files))
+    return ShardedReader(LocalStorage(f"{tmp_path}/{ref.name}"), ref.step)
 
 
 def with_epoch(read: ReadFile) -> bytes:
@@ -105,6 +106,16 @@ def test_c13_renamed_files_components_and_tensors_are_found_under_their_new_name
     moment = np.frombuffer(bytes(reader.read("optimizer", Slice("m", (0, 0), (6, 4))).data), np.float32)
     assert moment.tobytes() == (made.weights(3) / 7).tobytes()
     assert reader.step == 3
+
+
+def test_c13_a_run_reads_an_old_checkpoint_through_its_migrations(
+    tmp_path: Path, old: CheckpointReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = made.checkpointer(tmp_path)
+    monkeypatch.setattr(schema.upgraded, "__defaults__", (schema.FILE, {1: TO_2}))
+    reader = checkpointer.open(checkpointer.list()[0])
+    assert msgpack.unpackb(reader.file("runtime_state.msgpack"))["epoch"] == 2
+    assert bytes(reader.read("actor", Slice("w", (0, 0), (6, 4))).data) == made.weights(3).tobytes()
 
 
 def test_migrations_follow_each_other(old: CheckpointReader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,14 +102,6 @@ def upgraded(reader: CheckpointReader, where: str = FILE, steps: Mapping[int, St
     return reader
 
 
-def check(found: bytes, where: str = FILE) -> None:
-    """Raise ``RunMismatch`` with the reason unless what was stored under ``found`` can be read as it lies there."""
-    number = number_of(found, where)
-    for step in (STEPS[n] for n in range(number, SCHEMA)):
-        if isinstance(step, Refusal) or step.files or step.components or step.tensors:
-            raise RunMismatch(f"schema {number} needs a migration", where=where, remedy="read it through `upgraded`")
-
-
 def _differences(theirs: Classes, ours: Classes) -> str:
     """Which records differ, and in which fields where both name them."""
     found = []

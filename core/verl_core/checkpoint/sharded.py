@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..committed import SUCCESS, content_hash, write
 from ..errors import DamagedCheckpoint, ObjectMissing, RunMismatch, StorageConflict, StorageFull, VerlError
-from ..protocols import FileStorage, Storage
+from ..protocols import CheckpointReader, FileStorage, Storage
 from ..testing import crash
 from ..types import BuildContext, CheckpointRef, CheckpointState, RunIdentity, Slice, TensorChunk
 from . import schema
@@ -113,12 +113,11 @@ class ShardedCheckpointer:
         """Check that everything is there and as it was written. Raises ``DamagedCheckpoint`` that names the file."""
         self._verified(ref)
 
-    def open(self, ref: CheckpointRef) -> ShardedReader:
-        """Verify, then read. Raises ``RunMismatch`` when the checkpoint has a schema that is not known here."""
+    def open(self, ref: CheckpointRef) -> CheckpointReader:
+        """Verify, then read; an older schema through its migrations. Raises ``RunMismatch`` for an unknown one."""
         folder = self._verified(ref)
         reader = ShardedReader(self._storage.child(folder), ref.step)
-        schema.check(reader.file(SCHEMA), where=self._where(folder, SCHEMA))
-        return reader
+        return schema.upgraded(reader, self._where(folder, SCHEMA))
 
     def delete(self, ref: CheckpointRef) -> None:
         """Remove; from its first change on the checkpoint is not listed. Repeating it is harmless."""

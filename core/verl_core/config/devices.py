@@ -80,6 +80,8 @@ def place(
 def check_sizes(config: Config) -> Iterator[Finding]:
     """Whether ranks, workers and their parallel sizes fit the pools, and memory pools of shared GPUs each other."""
     d = config.distributed
+    if bound(d) and config.training.device == "cpu":
+        yield Finding("training.device", "cpu, although GPUs are bound", "auto, or bind none", warning=True)
     inner = _product(config.training.options)
     if d.train_ranks % inner:
         what = f"{d.train_ranks} ranks cannot be cut into groups of {inner} (tensor × pipeline × context parallel)"

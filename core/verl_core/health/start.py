@@ -78,7 +78,10 @@ def _gpus(placement: Placement, gpus: Gpus) -> list[tuple[str, str]]:
 
 def _plugin_errors(config: Config, plugins: Loaded) -> Iterator[VerlError]:
     """What the health checks of the loaded plugins find wrong."""
-    context = BuildContext(model_path=config.model.actor.path, device=config.training.device)
+    device = config.training.device
+    if device == "auto" and bound(config.distributed):
+        device = "cuda"  # GPUs that are bound are meant
+    context = BuildContext(model_path=config.model.actor.path, device=device)
     for name in plugins.registry.names(HEALTH_CHECK):
         for found in plugins.registry.build(HEALTH_CHECK, name, {}, context).check():
             if not found.ok:

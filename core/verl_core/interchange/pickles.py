@@ -39,9 +39,10 @@ class Record:
 
     def __setstate__(self, state: object) -> None:
         parts = state if isinstance(state, tuple) else (state,)
-        if all(part is None or isinstance(part, dict) for part in parts):
-            for part in parts:
-                self.fields |= part or {}
+        known = [part for part in parts if isinstance(part, dict)]
+        if len(known) == len([part for part in parts if part is not None]):
+            for part in known:
+                self.fields.update(part)
         else:
             self.values = parts
 

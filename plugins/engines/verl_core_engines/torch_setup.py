@@ -56,10 +56,14 @@ def platform_key(context: BuildContext, device: torch.device, layout: str) -> Pl
 
 
 def _device(name: str) -> torch.device:
-    cuda = torch.cuda.is_available()
+    """``auto``, ``cpu``, ``cuda``, or ``cuda:N`` where a GPU is bound."""
+    cuda, (kind, _, number) = torch.cuda.is_available(), name.partition(":")
     if name == "auto":
         return torch.device("cuda" if cuda else "cpu")
-    if name not in ("cpu", "cuda") or (name == "cuda" and not cuda):
-        what = "no CUDA device is available" if name == "cuda" else f"unknown device {name!r}"
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not cuda):
+        what = "no CUDA device is available" if kind == "cuda" else f"unknown device {name!r}"
         raise ConfigError(what, where="training.device", remedy="auto, cpu, or cuda where a GPU is at hand")
+    if number and int(number) >= torch.cuda.device_count():
+        what = f"{name} is bound, but this process sees {torch.cuda.device_count()} GPUs"
+        raise ConfigError(what, where="distributed.gpu_uuids", remedy="leave CUDA_VISIBLE_DEVICES to the run")
     return torch.device(name)
