@@ -108,6 +108,10 @@ class FileStorage(Storage, Protocol):
 
     def truncate(self, path: str, size: int) -> None: ...
 
+    def settle(self, folder: str) -> None:
+        """Make the names in a folder durable: whoever gave them may have died before its own sync."""
+        ...
+
     def move(self, path: str, target: str) -> None:
         """Durable rename of a file or folder; raises ``ObjectExists``."""
         ...

@@ -71,6 +71,7 @@ def test_verl_keys_arrive_under_our_names() -> None:
             "total_epochs": 3,
             "total_steps": 200,
             "distributed.train_ranks": 1,
+            "distributed.gpu_uuids": ["GPU-1"],
         }
         == found
     )

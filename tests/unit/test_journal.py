@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from verl_core.errors import JournalError, StorageFull
 from verl_core.protocols import FileStorage
-from verl_core.state.journal import Journal, read_log, repair
+from verl_core.state.journal import Journal, parse, read_log, repair
+from verl_core.state.lines import made
 from verl_core.testing.memory import MemoryObjects
 from verl_core.types import BuildContext, Bytes
 from verl_core.writes import WriteQueue
@@ -30,6 +31,7 @@ def write(storage: FileStorage, count: int, attempt: int = 1) -> None:
     for i in range(count):
         entry = journal.record("event", "TRAIN", {"i": i})
         assert entry.payload == {"i": i}
+        writes.barrier()  # an append of its own for each line
     writes.close()
 
 
@@ -84,6 +86,21 @@ def test_a_flipped_byte_anywhere_before_the_last_line_is_an_error_that_names_the
         line = 1 + sum(1 for end in ends if end <= place)
         with pytest.raises(JournalError, match=f"{LOG}:({line}|{line + 1})"):
             read_log(storage, LOG)
+
+
+def test_a_group_of_lines_torn_anywhere_is_no_damage(tmp_path: Path) -> None:
+    storage = storage_at(tmp_path)
+    write(storage, 2)
+    durable = (tmp_path / LOG).read_bytes()
+    before, group = read_log(storage, LOG).entries[-1], b""
+    for i in range(3):
+        line = made(before, 1.5, ("run", 0, 1, "n"), "TRAIN", "event", {"i": i}, durable=2)
+        before, group = parse(line, ""), group + line
+    for place in range(0, len(group), 11):
+        torn = bytes(place) + group[place:]
+        (tmp_path / LOG).write_bytes(durable + torn)
+        log = read_log(storage, LOG)
+        assert (len(log.entries), log.torn) == ((2, torn) if place else (5, b""))
 
 
 def test_lines_swapped_or_taken_out_break_the_chain(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ VERL: dict[str, Rule] = {
     "trainer.default_local_dir": option("--run-dir"),
     "trainer.n_gpus_per_node": processes,
     "trainer.nnodes": none("it counts with trainer.n_gpus_per_node"),
-    "trainer.gpu_uuids": where_known("gpu_uuids", "no key binds devices yet; CUDA_VISIBLE_DEVICES takes UUIDs"),
+    "trainer.gpu_uuids": to("distributed.gpu_uuids"),
     "trainer.logger": sinks,
     "trainer.project_name": none("a run is named by its folder, --run-dir"),
     "trainer.experiment_name": none("a run is named by its folder, --run-dir"),

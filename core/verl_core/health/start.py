@@ -45,7 +45,7 @@ def preflight(
     placement, findings = place(config.distributed, gpus, before, os.environ)
     report += Report.of(findings, places, _gpus(placement, gpus))
     process.apply(config.distributed, placement, gpus.found)
-    report += Report(tuple(_plugin_errors(config, plugins)))
+    report += Report(tuple(_plugin_errors(config, plugins, placement)))
     for found in check_stores(config, run_dir, open_at, places, skip=report.wrong):
         report += Report(facts=(("store", found),)) if isinstance(found, str) else Report((found,))
     wanted = config.distributed.nccl.measure
@@ -76,10 +76,10 @@ def _gpus(placement: Placement, gpus: Gpus) -> list[tuple[str, str]]:
     return facts
 
 
-def _plugin_errors(config: Config, plugins: Loaded) -> Iterator[VerlError]:
+def _plugin_errors(config: Config, plugins: Loaded, placement: Placement) -> Iterator[VerlError]:
     """What the health checks of the loaded plugins find wrong."""
     device = config.training.device
-    if device == "auto" and bound(config.distributed):
+    if device == "auto" and placement.uuids:
         device = "cuda"  # GPUs that are bound are meant
     context = BuildContext(model_path=config.model.actor.path, device=device)
     for name in plugins.registry.names(HEALTH_CHECK):

@@ -60,6 +60,7 @@ class AtomicWriter:
         """
         key = staged.ref.key
         if self._storage.stat(f"{key}/{SUCCESS}"):
+            self._storage.settle(f"epoch_{key.epoch}")  # whoever published it may have died before its own sync
             return self._records.adopt(f"{key}/", staged)
         moment = time.strftime("%Y%m%d_%H%M%S", time.gmtime(self._clock()))
         # the random end keeps a worker that was thought dead apart from its replacement
@@ -101,6 +102,8 @@ class AtomicWriter:
         """
         swept = sweep_staging(self._storage, _LEFTOVER, self._identity.attempt)
         seen, self._seen = self._seen or find(self._storage.list()), None
+        for epoch in sorted({key.epoch for key in seen.committed}):
+            self._storage.settle(f"epoch_{epoch}")  # whoever published a batch may have died before its own sync
         for key in seen.begun:
             if any(self._storage.list(str(key))) and not self._storage.stat(f"{key}/{SUCCESS}"):
                 swept.append(self._move_aside(key))

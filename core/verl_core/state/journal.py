@@ -1,13 +1,16 @@
 """``state_log.jsonl``: every transition and decision, one line each, hash-chained, durable before its effects.
 
-A line is a JSON object; ``hash`` is the blake3 of the rest of the line, ``prev`` the hash of the line before. A last
-line that is torn (cut short, or not what its hash says) is put aside and never trusted; damage before it is an error.
+A line is a JSON object; ``hash`` is the blake3 of the rest of the line, ``prev`` the hash of the line before,
+``durable`` the number of lines that were durable when it was handed in. Lines are appended in groups, and a power cut
+may tear a group anywhere: from the first line on that is not whole, all is put aside and never trusted. It is damage,
+and an error, when a later line says that this one was durable.
 Where a store cannot append, or has no locks, the same lines lie in objects of a few each (see ``segments``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -32,7 +35,7 @@ def lockable(storage: Storage) -> TypeGuard[FileStorage]:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A state log as read: its whole lines, and what is left of a torn one behind them."""
+    """A state log as read: its whole lines, and what is left of a torn append behind them."""
 
     entries: tuple[Entry, ...]
     size: int  # bytes of the whole lines
@@ -54,9 +57,9 @@ def read_log(storage: Storage, path: str) -> Log:
         try:
             entry = whole(line, where)
         except JournalError as error:
-            if number == len(lines):
-                break
-            raise _broken(error) from None
+            if _was_durable(len(entries), lines[number:]):
+                raise _broken(error) from None
+            break
         try:
             check_chain(entry, entries[-1] if entries else None, where)
         except JournalError as error:
@@ -64,6 +67,16 @@ def read_log(storage: Storage, path: str) -> Log:
         entries.append(entry)
         size += len(line)
     return Log(tuple(entries), size, data[size:])
+
+
+def _was_durable(seq: int, later: Sequence[bytes]) -> bool:
+    """Whether a line further on was handed in when line ``seq`` was durable."""
+    for line in later:
+        with suppress(JournalError):
+            entry = whole(line, "")
+            if seq < (entry.seq if entry.durable is None else entry.durable):
+                return True
+    return False
 
 
 def _broken(error: JournalError) -> JournalError:
@@ -96,7 +109,8 @@ class Journal:
 
         ``payload``: a record or mapping of JSON values.
         """
-        line = made(self._last, self._wall(), self._identity, state, event, payload)
+        durable = self._sink.durable if isinstance(self._sink, _LogFile) else None
+        line = made(self._last, self._wall(), self._identity, state, event, payload, durable)
         self._last = Entry(**orjson.loads(line))
         self._writes.line(self._sink, line)
         if isinstance(self._sink, Segments) and self._sink.fold_due:
@@ -109,15 +123,16 @@ class Journal:
             begins = not log.entries or log.entries[-1].nonce != self._identity[-1]
             return Segments(storage, path, log.segments, begins=begins)
         assert isinstance(storage, FileStorage)
-        return _LogFile(storage, path, log.size, sync)
+        return _LogFile(storage, path, log, sync)
 
 
 class _LogFile:
     """The file behind a journal. It knows how long it must be, so that a failed append can be made again."""
 
-    def __init__(self, storage: FileStorage, path: str, size: int, sync: bool) -> None:
-        self._storage, self._path, self._size, self._sync = storage, path, size, sync
+    def __init__(self, storage: FileStorage, path: str, log: Log, sync: bool) -> None:
+        self._storage, self._path, self._size, self._sync = storage, path, log.size, sync
         self._sure = False  # that the file has this size
+        self._lines, self.durable = len(log.entries), 0  # a process that died may not have synced what it wrote
 
     def write(self, lines: bytes) -> None:
         if not self._sure:
@@ -127,11 +142,14 @@ class _LogFile:
         self._sure = False
         self._storage.append(self._path, lines, sync=self._sync)
         self._size += len(lines)
+        self._lines += lines.count(b"\n")
+        if self._sync:
+            self.durable = self._lines
         self._sure = True
 
 
 def repair(storage: Storage, path: str, log: Log, attempt: int) -> None:
-    """Put a torn last line aside (``<path>.torn.<attempt>``) and cut it off; one that lies there is never lost."""
+    """Put a torn tail aside (``<path>.torn.<attempt>``) and cut it off; one that lies there is never lost."""
     if log.torn and isinstance(storage, FileStorage):  # an object is whole, or it is not there
         aside, number = f"{path}.torn.{attempt}", 0
         while storage.stat(aside) is not None and storage.get(aside) != log.torn:  # of an attempt that left no line

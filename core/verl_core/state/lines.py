@@ -28,6 +28,7 @@ class Entry:
     payload: Mapping[str, object]
     prev: str
     hash: str
+    durable: int | None = None  # lines that were durable when this one was handed in; None: all before it
 
     def body(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in Entry.__slots__ if name != "hash"}
@@ -47,6 +48,7 @@ def made(
     state: str,
     event: str,
     payload: object,
+    durable: int | None = None,
 ) -> bytes:
     """The line that follows ``before``. ``payload``: a record or mapping of JSON values."""
     run_id, branch, attempt, nonce = identity
@@ -62,6 +64,8 @@ def made(
         "payload": payload,
         "prev": START if before is None else before.hash,
     }
+    if durable is not None:
+        body["durable"] = durable
     return seal(body)[1]
 
 

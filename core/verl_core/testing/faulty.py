@@ -209,6 +209,9 @@ class FailingStorage(FailingObjects):
     def move(self, path: str, target: str) -> None:
         self._plan.change(self._at(target), lambda: self._inner.move(path, target))
 
+    def settle(self, folder: str) -> None:
+        self._plan.change(self._at(folder), lambda: self._inner.settle(folder))
+
     def lock(self, path: str) -> Callable[[], None] | None:
         return self._inner.lock(path)
 

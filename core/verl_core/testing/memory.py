@@ -178,6 +178,8 @@ class MemoryFiles(MemoryObjects):
             self._shared.locks.add(name)
         return lambda: self._shared.locks.discard(name)
 
+    def settle(self, folder: str) -> None: ...
+
     def free_bytes(self) -> int:
         return 1 << 40
 

@@ -139,6 +139,12 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return
 
+    def settle(self, folder: str) -> None:
+        target = self._at(folder)
+        with posix.mapped(target):
+            posix.make_folder(os.path.dirname(target), self._named)
+            posix.sync_folder(target)
+
     # --- what only a file system can ---------------------------------------------------------
 
     def publish(self, staged: str, target: str) -> None:

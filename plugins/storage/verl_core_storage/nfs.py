@@ -160,6 +160,9 @@ class NfsStorage:
     def publish(self, staged: str, target: str) -> None:
         self._run("publish", target, lambda _: self._inner.publish(staged, target))
 
+    def settle(self, folder: str) -> None:
+        self._run("settle", folder, lambda _: self._inner.settle(folder))
+
     def append(self, path: str, data: Bytes, *, sync: bool = True) -> None:
         self._run("append", path, lambda _: self._inner.append(path, data, sync=sync))
 

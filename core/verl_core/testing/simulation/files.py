@@ -42,6 +42,9 @@ class AttemptFiles:
     def stat(self, path: str) -> ObjectStat | None:
         return self._inner.stat(path)
 
+    def settle(self, folder: str) -> None:
+        self._inner.settle(folder)
+
     def free_bytes(self) -> int:
         return self._inner.free_bytes()
 
