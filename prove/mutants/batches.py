@@ -13,6 +13,7 @@ _POINTS = "tests/faults/test_commit_points.py::"
 _RACE = "tests/faults/test_race_points.py::"
 _WRITER = "tests/unit/test_writer.py::"
 _CODEC = "tests/unit/test_codec.py::"
+_CUT = "tests/faults/test_power_cut.py::"
 _HANDOVER = "tests/unit/test_handover.py::"
 
 MUTANTS = (
@@ -36,6 +37,22 @@ MUTANTS = (
             f"{_RACE}test_b3_a_worker_held_at_any_operation_while_another_commits_learns_who_won",
         ),
         "two workers write into one folder, and the data of one lies beside the record of the other",
+    ),
+    Mutant(
+        "adopted-batch-not-settled",
+        WRITER,
+        '            self._storage.settle(f"epoch_{key.epoch}")',
+        "            pass",
+        (f"{_CUT}test_a_batch_that_is_adopted_is_durable_although_its_worker_died",),
+        "a batch of a dead worker is journalled, and lost in a power cut",
+    ),
+    Mutant(
+        "found-batches-not-settled",
+        WRITER,
+        '            self._storage.settle(f"epoch_{epoch}")',
+        "            pass",
+        (f"{_CUT}test_batches_that_a_start_finds_are_durable_although_their_worker_died",),
+        "a start counts on a batch of a dead worker, and a power cut takes it",
     ),
     Mutant(
         "staging-shared-by-two-workers",

@@ -48,10 +48,18 @@ MUTANTS = (
     Mutant(
         "damage-before-the-end-taken-for-torn",
         JOURNAL,
-        "            if number == len(lines):",
-        "            if number:",
+        "            if _was_durable(len(entries), lines[number:]):",
+        "            if False:",
         (f"{_JOURNAL}test_a_flipped_byte_anywhere_before_the_last_line_is_an_error_that_names_the_line",),
         "one bad line in the middle cuts off everything behind it",
+    ),
+    Mutant(
+        "torn-group-taken-for-damage",
+        JOURNAL,
+        "            if seq < (entry.seq if entry.durable is None else entry.durable):",
+        "            if seq < entry.seq:",
+        (f"{_JOURNAL}test_a_group_of_lines_torn_anywhere_is_no_damage",),
+        "a power cut in the middle of an append, and the run can only be brought back from a backup",
     ),
     Mutant(
         "torn-tail-thrown-away",

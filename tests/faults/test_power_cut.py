@@ -14,10 +14,15 @@ from pathlib import Path
 
 import pytest
 from verl_core.errors import ObjectExists
+from verl_core.rollout.writer import AtomicWriter
 from verl_core.testing.crash_states import crash_states
 from verl_core.testing.disk import record
 from verl_core.testing.trees import Tree, tree_of
+from verl_core.types import RunIdentity
+from verl_core_storage import posix
 from verl_core_storage.local import LocalStorage
+
+from tests.support.made import samples, spec
 
 Call = Callable[[LocalStorage], object]
 
@@ -37,9 +42,9 @@ class Cuts:
         start = tree_of(self._root)
         with record(self._root) as recording:
             call(LocalStorage(self._root))
-        done = len(recording.operations)
-        states = list(crash_states(recording.operations, random.Random(0), start=start, limit=256))
-        return [s.tree for s in states if s.cut < done], [s.tree for s in states if s.cut == done]
+        done, dice = recording.operations, random.Random(0)
+        within = [s.tree for s in crash_states(done, dice, start=start, limit=256) if s.cut < len(done)]
+        return within, [s.tree for s in crash_states(done, dice, start=start, since=len(done), limit=256)]
 
 
 @pytest.fixture
@@ -170,3 +175,42 @@ def test_a_folder_that_is_found_published_is_durable_although_its_maker_died(cut
 
     _, after = cuts.of(call)
     assert {tree.get("taken/data") for tree in after} == {b"theirs"}
+
+
+class DiesBeforeItsSync(LocalStorage):
+    """Publishes, and is killed before the name is durable."""
+
+    def publish(self, staged: str, target: str) -> None:
+        posix.sync_folders(f"{self.uri}/{staged}")
+        posix.make_folder(os.path.dirname(f"{self.uri}/{target}"), set())
+        os.rename(f"{self.uri}/{staged}", f"{self.uri}/{target}")
+
+
+def at(storage: LocalStorage) -> AtomicWriter:
+    return AtomicWriter(storage, RunIdentity("run", 0, 0), clock=lambda: 1.8e9)
+
+
+def commit(storage: LocalStorage) -> None:
+    at(storage).commit(at(storage).stage(spec(), samples(spec()), worker="rollout-0", seed=7))
+
+
+def test_a_batch_that_is_adopted_is_durable_although_its_worker_died(cuts: Cuts) -> None:
+    def call(storage: LocalStorage) -> None:
+        commit(DiesBeforeItsSync(storage.uri))
+        commit(storage)
+
+    _, after = cuts.of(call)
+    assert {tree.get("epoch_0/batch_0/SUCCESS") for tree in after} == {b""}
+
+
+def test_batches_that_a_start_finds_are_durable_although_their_worker_died(cuts: Cuts) -> None:
+    """Once the start has swept, and before it counts on them."""
+
+    def call(storage: LocalStorage) -> None:
+        commit(DiesBeforeItsSync(storage.uri))
+        writer = at(storage)
+        assert [ref.key for ref in writer.scan()] == [spec().key]
+        writer.sweep()
+
+    _, after = cuts.of(call)
+    assert {tree.get("epoch_0/batch_0/SUCCESS") for tree in after} == {b""}

@@ -107,6 +107,7 @@ def test_the_gpus_of_the_run_are_taken_from_its_folder(tiny: Tiny, timed: object
     assert (found.train, found.rollout) == ((uuid(3),), (uuid(2),))
     for text in ("", "{}", "[]", '{"devices": 3}'):
         (tmp_path / "orchestration.json").write_text(text)
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # as another process finds it
         assert asked(tiny, *pools, run_dir=tmp_path).placement.train == (uuid(0),)
 
 
