@@ -66,6 +66,7 @@ class Found:
     nested: int = 0  # of them, those of a cut during a recovery
     again: int = 0  # recoveries that were done twice, to see that the second one changes nothing
     workloads: int = 0
+    cpu_s: float = 0.0  # of the process
     violations: list[str] = field(default_factory=list)
 
 

@@ -38,6 +38,7 @@ def prove(seed: int, budget_s: float) -> dict[str, int | float | list[str]]:
         "crash_states": states,
         "violations": [violation for part in parts for violation in part.violations],
         "crash_states_per_s": round(states / seconds, 1),
+        "crash_states_per_cpu_s": round(states / sum(part.cpu_s for part in parts), 1),
         "crash_states_in_recovery": sum(part.nested for part in parts),
         "crash_workloads": sum(part.workloads for part in parts),
     }
@@ -51,6 +52,7 @@ def _search(folder: str, seed: int, scenes: Sequence[str], budget_s: float) -> F
     until = time.monotonic() + budget_s
     quiet()
     found = Search(folder, seed).run(workloads(seed, scenes), until)
+    found.cpu_s = time.process_time()
     assert "torch" not in sys.modules, "the state of a disk needs no torch"
     return found
 

@@ -99,6 +99,7 @@ def _controller(
     workers = partial(_factory, inputs, context, store)
     config_hash = blake3(text.encode()).hexdigest(16)
     committed = committed_batches(writer, run.history, schedule)
+    place = run.storage.uri if config.storage.checkpoint_uri is None else config.storage.checkpoint_uri
     return Controller(
         Parts(
             run_uri=run.storage.uri,
@@ -119,7 +120,7 @@ def _controller(
             history=run.history,
             committed=committed,
             sweep=partial(_sweep, writer, checkpointer, run.history, schedule, committed),
-            start=partial(start_from, inputs.start.resume, keeper, run.history, run.storage.uri),
+            start=partial(start_from, inputs.start.resume, keeper, run.history, place),
             save_files=partial(_save_files, text, schedule),
             decide=_decider(inputs, context, cluster),
             eval_spec=lambda step: BatchSpec(evaluation_key(step), step, _val_rows(inputs)),

@@ -129,7 +129,7 @@ class Inputs:
             eos_ids=self.tokenizer.eos_ids,
             optim=fields,
             micro_batch_size=c.training.micro_batch_size,
-            total_steps=c.total_steps,
+            total_steps=self.schedule.total_steps,
             temperature=c.rollout.temperature,
             deterministic=c.training.deterministic,
         )

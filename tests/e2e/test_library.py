@@ -79,3 +79,21 @@ def test_without_fault_tolerance_the_policy_is_the_same_and_only_the_last_save_i
     assert result.policy_digest == runs.status(undisturbed)["policy_digest"]
     assert (runs.batches(run), runs.status(run)["last_checkpoint_step"]) == ({}, 8)
     assert [p.name for p in sorted((run / "checkpoints").glob("step_*"))] == ["step_000008"]
+
+
+def test_a_checkpoint_is_named_by_its_path_wherever_checkpoints_lie(tiny: Tiny, tmp_path: Path) -> None:
+    overrides = [f"storage.checkpoint_uri={tmp_path}/saves"]
+    tiny.trainer(tmp_path / "run", 8, overrides).run(until_step=4)
+    named = tiny.trainer(tmp_path / "run", 8, overrides, resume=f"{tmp_path}/saves/step_000002")
+    started: list[int] = []
+    named.on("run_started", lambda run_id, attempt, step: started.append(step))
+    assert (named.run().step, started) == (8, [2])
+
+
+def test_the_learning_rate_ends_with_the_epochs_where_they_end_the_run(tiny: Tiny, tmp_path: Path) -> None:
+    short = tiny.trainer(tmp_path / "run", 100, ["total_epochs=1", "training.optim.schedule=linear"])
+    rates: list[float] = []
+    short.on("step_finished", lambda result: rates.append(result.metrics.lr))
+    short.run()
+    assert len(rates) == short.total_steps < 100
+    assert rates[-1] < rates[0] / 2
