@@ -33,6 +33,9 @@ TRANSIENT = (
 )  # fmt: skip
 
 
+_SLACK_S = 600.0  # beyond the patience for failures: as long as one large save may take
+
+
 class LineSink(Protocol):
     """Where lines go. ``write`` makes them durable, or raises and leaves the sink fit for the same call again."""
 
@@ -111,8 +114,11 @@ class WriteQueue:
 
     def _put(self, task: _Task) -> None:
         with self._changed:
+            until = time.monotonic() + self._patience_s + _SLACK_S
             while len(self._tasks) >= self._limit and self._error is None:
-                self._changed.wait()
+                if not self._changed.wait(max(until - time.monotonic(), 0.0)):  # a call to storage that never returns
+                    waited = f"{len(self._tasks)} writes wait, none was done for {self._patience_s + _SLACK_S:.0f} s"
+                    raise StorageTimeout(waited, remedy="check the storage; the run goes on when started again")
             self.check()
             self._tasks.append(task)
             self._changed.notify_all()

@@ -6,7 +6,7 @@ notices is a hole in the tests: it survives.
 
 from __future__ import annotations
 
-from . import batches, checkpoints, inputs, journal, objects, running, storing
+from . import batches, checkpoints, inputs, journal, objects, running, starts, storing
 from .check import Result, check
 from .record import Mutant
 
@@ -18,6 +18,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *running.MUTANTS,
     *inputs.MUTANTS,
     *objects.MUTANTS,
+    *starts.MUTANTS,
 )
 
 __all__ = ["MUTANTS", "Mutant", "prove"]

@@ -195,8 +195,8 @@ MUTANTS = (
     Mutant(
         "changed-data-not-noticed",
         FINGERPRINT,
-        "        if name in before and before[name] != e",
-        "        if False",
+        "        if name in before and before[name] != entry:",
+        "        if False:",
         (
             "tests/unit/test_data_fingerprint.py::test_a_changed_byte_names_the_file",
             f"{_REFUSALS}test_other_data_is_refused",

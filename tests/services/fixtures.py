@@ -7,14 +7,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from verl_core.errors import StorageError
 from verl_core.types import BuildContext
-from verl_core_storage.cos import CosConfig, build_cos
-from verl_core_storage.object_store import ObjectStorage
-from verl_core_storage.oss import OssConfig, build_oss
-from verl_core_storage.s3 import S3Config, build_s3
 
 from .faulty_mount import FaultyMount
 from .oss_server import OssServer
@@ -22,8 +19,11 @@ from .proxy import FaultProxy
 from .rclone import Rclone
 from .seaweed import SECRET, Seaweed
 
+if TYPE_CHECKING:  # the clients are imported by those who open a store: they cost a second
+    from verl_core_storage.object_store import ObjectStorage
+
 _numbers = itertools.count()
-OpenS3 = Callable[..., ObjectStorage]
+OpenS3 = Callable[..., "ObjectStorage"]
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +55,8 @@ def prefix() -> str:
 
 def open_s3(uri: str, **options: object) -> ObjectStorage:
     """A client of its own, with short times unless ``options`` say otherwise."""
+    from verl_core_storage.s3 import S3Config, build_s3
+
     given: dict[str, object] = {"timeout_s": 20.0, **options}
     waiting = given.pop("on_wait", None)
     uploads = given.pop("max_concurrent_uploads", 4)
@@ -106,6 +108,8 @@ def oss_server() -> Iterator[OssServer]:
 
 def open_oss(uri: str, server: OssServer, **options: object) -> ObjectStorage:
     """A client of its own, with short times unless ``options`` say otherwise."""
+    from verl_core_storage.oss import OssConfig, build_oss
+
     given: dict[str, object] = {"timeout_s": 20.0, **server.options(), **options}
     uploads = given.pop("max_concurrent_uploads", 4)
     return build_oss(OssConfig(**given), BuildContext(uri=uri, max_concurrent_uploads=uploads))  # type: ignore[arg-type]
@@ -113,6 +117,8 @@ def open_oss(uri: str, server: OssServer, **options: object) -> ObjectStorage:
 
 def open_cos(uri: str, **options: object) -> ObjectStorage:
     """The COS plugin before a real S3 server, which has no virtual hosts."""
+    from verl_core_storage.cos import CosConfig, build_cos
+
     given: dict[str, object] = {"timeout_s": 20.0, "addressing_style": "path", **options}
     return build_cos(CosConfig(**given), BuildContext(uri=uri))  # type: ignore[arg-type]
 

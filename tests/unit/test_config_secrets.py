@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from verl_core.config import read_config
 from verl_core.config.environment import env_resolver, parse_dotenv, read_environment
+from verl_core.config.load import read_saved
 from verl_core.config.secrets import secret_name, secret_value
 from verl_core.errors import ConfigError, InputError
 
@@ -105,6 +106,19 @@ def test_a_changed_secret_does_not_count_as_a_changed_config(
         "seed",
     ]
     assert "new-secret" not in " ".join(changes)
+
+
+def test_a_saved_config_is_read_without_its_secrets(
+    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"storage: {{password: '${{oc.env:STORE_SECRET}}', token: {PLANTED}, bucket: b}}\nseed: ${{oc.env:SEED,3}}"
+    saved = read_config(config_file(tmp_path, text)).config_text()
+    monkeypatch.delenv("STORE_SECRET")
+    config = read_saved(saved).config
+    assert config.storage.options == {"password": "***", "token": "***", "bucket": "b"}
+    assert config.seed == 3
+    with pytest.raises(ConfigError, match="SEED is not set"):
+        read_saved("model: {actor: {path: /m}}\nseed: ${oc.env:SEED}\n")
 
 
 def test_a_secret_in_the_clear_can_be_held_against_its_mask(tmp_path: Path) -> None:

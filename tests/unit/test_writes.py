@@ -6,7 +6,7 @@ import threading
 from functools import partial
 
 import pytest
-from verl_core.errors import DamagedError, StorageFull
+from verl_core.errors import DamagedError, StorageFull, StorageTimeout
 from verl_core.writes import WriteQueue
 
 
@@ -97,3 +97,19 @@ def test_a_full_queue_holds_its_caller_back() -> None:
     thread.join(5)
     assert len(put) == 6
     queue.close()
+
+
+def test_c07_a_storage_call_that_never_returns_ends_the_wait_of_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verl_core.writes._SLACK_S", 0.1)
+    queue, gate = WriteQueue(patience_s=0.1, limit=2), threading.Event()
+
+    def hand_in() -> None:
+        for _ in range(6):
+            queue.submit(gate.wait)
+
+    try:
+        with pytest.raises(StorageTimeout, match="none was done"):
+            hand_in()
+    finally:
+        gate.set()
+        queue.close()

@@ -42,6 +42,9 @@ class Look:
             try:
                 value = node[key]
             except OmegaConfBaseException as error:
+                if self.saved and self.asked.unset and _masked(node, key):
+                    self.secrets.add(here)  # of a run that is only looked at: whoever looks need not have its secrets
+                    continue
                 self._wrong(name, *_reason(error, self.asked))
                 continue
             if isinstance(value, DictConfig | ListConfig):
@@ -57,6 +60,15 @@ class Look:
         self.errors.append(
             ConfigError(what, where=where(key, self.places, shown=key.replace(".options.", ".")), remedy=remedy)
         )
+
+
+def _masked(node: DictConfig | ListConfig, key: str | int) -> bool:
+    """Put the mask for a value that cannot be resolved; False where its type takes no text."""
+    try:
+        OmegaConf.update(node, str(key), MASK)
+    except OmegaConfBaseException:
+        return False
+    return True
 
 
 def _word(path: Path, value: object, asked: Asked) -> bool:

@@ -7,9 +7,10 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from ..errors import InputError, JournalError, RunMismatch, SafeModeError
+from ..errors import InputError, JournalError, RunMismatch, SafeModeError, StorageError
 from ..protocols import Storage
 from .claim import CONTROLLER, RUN, identify, read_controller, read_run_id, write_controller
 from .history import History, fold
@@ -45,7 +46,8 @@ class OpenRun:
                 self.heartbeat.stop()
             holder = read_controller(self.storage)
             if holder is None or holder.nonce == self.nonce:
-                self.storage.delete(CONTROLLER)
+                with suppress(StorageError):  # it only says who held the run; a start that comes does not trust it
+                    self.storage.delete(CONTROLLER)
         finally:
             self.unlock()
 
