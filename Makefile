@@ -31,7 +31,7 @@ demo-gsm8k: $(if $(wildcard $(GSM8K_TRAIN)),$(GSM8K) link)  ## a few real steps 
 	$(BIN)/verl-core quickstart --recipe smollm2 --data $(GSM8K_TRAIN) --run-dir $(RUN)-gsm8k
 
 test: $(DEV) link  ## all tests but those that need a GPU
-	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist worksteal
 
 check: $(DEV) link  ## lint, format, types, import direction
 	$(BIN)/ruff check

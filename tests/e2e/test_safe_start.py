@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -209,10 +209,10 @@ class Said:
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Said]]:
-    """The command line in this process, which has done its imports; what it sets is forgotten behind the test."""
-    before = dict(os.environ)
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The command line in this process, which has done its imports."""
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def call(*arguments: str | Path, env: dict[str, str] | None = None) -> Said:
         for name, value in {"FAKE_NVML": "", **(env or {})}.items():
@@ -223,9 +223,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         said = capsys.readouterr()
         return Said(int(left.value.code or 0), said.out, said.err)
 
-    yield call
-    os.environ.clear()
-    os.environ.update(before)
+    return call
 
 
 Command = Callable[..., Said]

@@ -72,14 +72,14 @@ def test_a_process_that_dies_gives_its_slot_back(s3_env: Seaweed, own_slots: Pat
 def test_waiting_for_a_slot_is_no_time_of_the_store_and_no_alert(s3_env: Seaweed, own_slots: Path) -> None:
     told: list[object] = []
     storage = open_s3(
-        f"s3://runs/{prefix()}", max_concurrent_uploads=1, timeout_s=2, alert_after_s=0.5, on_wait=told.append
+        f"s3://runs/{prefix()}", max_concurrent_uploads=1, timeout_s=5, alert_after_s=2, on_wait=told.append
     )
     storage.put("first", b"1")
     release = posix.lock(str(own_slots / "slot-0"))
     assert release is not None
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(storage.put, "second", b"2")
-        time.sleep(3)
+        time.sleep(6)
         assert not waiting.done()
         release()
         assert waiting.result(10) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +25,9 @@ POOLS = ("distributed.train_gpus=2", "training.device=cpu", "distributed.nccl.NC
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Sequence[str], str]]]:
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], str]]:
     """The all-reduces that were asked for: the GPUs, and a variable of NCCL. 40 GB/s, on a node of four GPUs."""
-    before, calls = dict(os.environ), []
+    calls: list[tuple[Sequence[str], str]] = []
 
     def measure(uuids: Sequence[str], environ: Mapping[str, str], *, timeout_s: float) -> Measured:
         calls.append((uuids, environ["NCCL_IB_SL"]))
@@ -35,10 +35,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Sequence[str],
 
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml)
     monkeypatch.setenv("FAKE_NVML", fake_nvml.node(4))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(start, "measure", measure)
-    yield calls
-    os.environ.clear()
-    os.environ.update(before)
+    return calls
 
 
 def asked(tiny: Tiny, *overrides: str, when: str = "check", run_dir: Path | None = None) -> Preflight:

@@ -28,7 +28,7 @@ from ..quickstart.folders import make_folder
 from ..quickstart.model import no_progress_bars
 from ..types import TensorSums
 from .sums import byte_sums
-from .tensors import dtype_name, raw_bytes
+from .tensors import dtype_name, named_tensors, raw_bytes
 
 Tensors = Mapping[str, torch.Tensor]
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -65,7 +65,7 @@ def write_model(folder: Path, files: Mapping[str, bytes], tensors: Tensors) -> d
         own = _own_tensors(model, tensors, str(folder))
         model.load_state_dict(own, strict=False, assign=True)
         model.tie_weights()
-        lost = [name for name, tensor in _named(model)[0].items() if tensor.is_meta]
+        lost = [name for name, tensor in named_tensors(model)[0].items() if tensor.is_meta]
         if lost:
             raise ModelError(f"the model has no weights for {lost[0]}", where=CONFIG)
         model.save_pretrained(folder, max_shard_size=_SHARD)
@@ -100,7 +100,7 @@ def check_model(folder: Path, wanted: Mapping[str, TensorSums]) -> str:
             raise DamagedError(
                 f"loaded again, {sorted(map(str, report[what]))[0]} is {words}", where=where, remedy=remedy
             )
-    found = {name: _sums(name, tensor) for name, tensor in _named(model)[0].items()}
+    found = {name: _sums(name, tensor) for name, tensor in named_tensors(model)[0].items()}
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             lost, new = name not in found, name not in wanted
@@ -112,7 +112,7 @@ def check_model(folder: Path, wanted: Mapping[str, TensorSums]) -> str:
 def parameter_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Parameters of the config's model in the order in which optimizers number them, tied ones once."""
     with _quiet():
-        tensors, _ = _named(_empty_model(folder))
+        tensors, _ = named_tensors(_empty_model(folder))
     return {name: tuple(t.shape) for name, t in tensors.items() if isinstance(t, torch.nn.Parameter)}
 
 
@@ -129,23 +129,9 @@ def _empty_model(folder: Path) -> Any:
         ) from error
 
 
-def _named(model: torch.nn.Module) -> tuple[Tensors, Mapping[str, str]]:
-    """Parameters and persistent buffers, tied ones once; and the further names of those."""
-    first: dict[int, str] = {}
-    tensors: dict[str, torch.Tensor] = {}
-    aliases: dict[str, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        known = first.setdefault(id(tensor), name)
-        if known == name:
-            tensors[name] = tensor
-        else:
-            aliases[name] = known
-    return tensors, aliases
-
-
 def _own_tensors(model: torch.nn.Module, given: Tensors, where: str) -> dict[str, torch.Tensor]:
     """What was given, under the names of the model, each once."""
-    wanted, aliases = _named(model)
+    wanted, aliases = named_tensors(model)
     for name in sorted(given.keys() - wanted.keys() - aliases.keys()):
         near = nearest(name, wanted)
         remedy = f"the nearest that it has is {near}" if near else "is this the config of these weights?"

@@ -29,6 +29,20 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
+def named_tensors(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Tensors of the state dict without copies: each once, and the further names of tied ones."""
+    first: dict[int, str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        known = first.setdefault(id(tensor), name)
+        if known == name:
+            tensors[name] = tensor
+        else:
+            aliases[name] = known
+    return tensors, aliases
+
+
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
     """The elements row-major, without a copy where they lie so."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data

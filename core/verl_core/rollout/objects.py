@@ -97,14 +97,8 @@ class ObjectWriter:
 
         What is not whole is left out, and logged.
         """
-        self._seen = seen = find(self._storage.list())
-        for key in sorted(key for key in seen.committed if key not in known):
-            try:
-                meta = self._records.committed(f"{key}/{seen.committed[key]}", key)
-            except DamagedBatch as error:
-                _log.warning("not a committed batch: %s", error)
-            else:
-                yield ref_of(meta)
+        self._seen = find(self._storage.list())
+        return self._records.scan(self._seen, known)
 
     def sweep(self) -> list[str]:
         """Finish commits that dead attempts left half-made, condemn what cannot be finished; return their folders.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,9 @@ from ..errors import DamagedBatch, ObjectMissing, RunMismatch
 from ..protocols import Storage
 from ..types import BatchKey, BatchRef, BatchSpec, RunIdentity, Sample, StagedBatch
 from .codec import BatchMeta, Trailer, UnknownFormat, decode, decode_meta, encode, encode_meta, number
+from .listing import Found
 
+_log = logging.getLogger("verl.rollout")
 SAMPLES, META = "samples.jsonl", "meta.json"
 REMEDY = "condemn the batch, so that it is made again"
 
@@ -76,6 +79,16 @@ class Records:
         except ObjectMissing as error:
             where = self.where(folder, META)
             raise DamagedBatch(f"the record is unreadable: {error}", where=where, remedy=REMEDY) from error
+
+    def scan(self, seen: Found, known: Collection[BatchKey]) -> Iterator[BatchRef]:
+        """The committed batches of a listing by their keys, without the known; what is damaged is logged."""
+        for key in sorted(key for key in seen.committed if key not in known):
+            try:
+                meta = self.committed(f"{key}/{seen.committed[key]}", key)
+            except DamagedBatch as error:
+                _log.warning("not a committed batch: %s", error)
+            else:
+                yield ref_of(meta)
 
     def meta(self, folder: str, key: BatchKey, data: bytes) -> BatchMeta:
         """``meta.json`` as it must be for this run and batch."""

@@ -22,7 +22,7 @@ from ..testing import crash
 from ..types import BatchKey, BatchRef, BatchSpec, BuildContext, RunIdentity, Sample, StagedBatch
 from .listing import Found, find
 from .objects import ObjectWriter
-from .records import Records, ref_of
+from .records import Records
 
 _log = logging.getLogger("verl.rollout")
 _LEFTOVER = re.compile(r"rollout_\d{8}_\d{6}_(\d+)_")
@@ -86,14 +86,8 @@ class AtomicWriter:
 
         What is not whole is left out, and logged.
         """
-        self._seen = seen = find(self._storage.list())
-        for key in sorted(key for key in seen.committed if key not in known):
-            try:
-                meta = self._records.committed(f"{key}/", key)
-            except DamagedBatch as error:
-                _log.warning("not a committed batch: %s", error)
-            else:
-                yield ref_of(meta)
+        self._seen = find(self._storage.list())
+        return self._records.scan(self._seen, known)
 
     def sweep(self) -> list[str]:
         """Remove what dead attempts left in staging, move aside batch folders without ``SUCCESS``; return their names.

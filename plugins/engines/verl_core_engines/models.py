@@ -12,6 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 from verl_core.errors import ModelError
+from verl_core.interchange.tensors import named_tensors
 from verl_core.types import BuildContext
 
 from .torch_setup import DTYPES
@@ -79,20 +80,6 @@ def load_model(context: BuildContext, device: torch.device, attention: str) -> M
         "cache" if "cache" in forward else "past_key_values",
         int(module.config.to_dict().get("max_position_embeddings") or 0),
     )
-
-
-def named_tensors(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors of the state dict without copies: each once, and the further names of tied ones."""
-    first: dict[int, str] = {}
-    tensors: dict[str, torch.Tensor] = {}
-    aliases: dict[str, str] = {}
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        known = first.setdefault(id(tensor), name)
-        if known == name:
-            tensors[name] = tensor
-        else:
-            aliases[name] = known
-    return tensors, aliases
 
 
 def small_files(folder: str) -> dict[str, bytes]:
