@@ -114,7 +114,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     model = random_model(folder / "model", "qwen3", tie_word_embeddings=True)
     command = [sys.executable, "-m", "tests.support.verl_training", model, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=runs.ENV, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, env=runs.environ(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     for kind in ("fsdp2", "fsdp1-mesh", "fsdp1"):
         verl_saves.put_beside(folder / kind / "actor", model)

@@ -85,7 +85,7 @@ class Place:
 
     def script(self, name: str) -> Result:
         command = [sys.executable, str(self.folder / name), str(self.config), str(self.run)]
-        env = {**runs.ENV, **ENV, "PYTHONPATH": str(self.folder)}
+        env = {**runs.environ(), **ENV, "PYTHONPATH": str(self.folder)}
         done = subprocess.run(command, capture_output=True, text=True, timeout=runs.TIMEOUT_S, env=env, check=False)
         return self._kept(Result(done.returncode, done.stdout, done.stderr))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -17,18 +16,13 @@ from verl_core.rollout.beside import at_once, beside
 from verl_core.rollout.objects import ObjectWriter
 from verl_core.testing.faulty_objects import Death, Killed, LostAnswer, Puppet, Watched
 from verl_core.testing.memory import MemoryObjects
-from verl_core.types import BatchRef, RunIdentity, Sample
+from verl_core.types import BatchRef, RunIdentity
 
-from tests.support.made import samples, spec
+from tests.support.made import samples
+from tests.support.races import FILES, SPEC, drawn_by
 
 Beside = Callable[[Callable[[], bytes]], Callable[[], bytes]]
-SPEC = spec(3, version=2)
-FILES = ["SUCCESS", "meta.json", "samples.jsonl"]
 STEPS = 5  # operations of a commit that nothing disturbs
-
-
-def drawn_by(worker: int) -> list[Sample]:
-    return [replace(sample, reward=sample.reward + worker) for sample in samples(SPEC)]
 
 
 def writer(storage: Storage, attempt: int = 0, beside: Beside = at_once) -> ObjectWriter:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_kill import same_run
 from tests.support import runs
+from tests.support.kills import same_run
 from tests.support.tiny import Tiny
 
 STEPS = 60

@@ -14,16 +14,17 @@ from tests.support import runs
 
 def killed_at_random(
     config: Path,
-    run: Path,
+    run: Path | str,
     log: Path,
     dice: random.Random,
     *,
     lines: int = 40,
     at_most: int = 1000,
     until: float = float("inf"),
+    patience_s: float = 2.0,
 ) -> int:
     """Run ``config`` under its own restarts and kill each controller after up to ``lines`` lines of the state log (a
-    step has five); returns how often.
+    step has five) or ``patience_s``; returns how often. Both must leave time for a save now and then.
 
     After ``at_most`` kills, or past ``until`` (monotonic seconds), it is left in peace to its end. Raises
     AssertionError when the run does not come to its end by itself.
@@ -37,7 +38,7 @@ def killed_at_random(
                 time.sleep(0.01)
                 continue
             more = runs.lines(run) + dice.randint(0, lines)
-            patience = time.monotonic() + 2
+            patience = time.monotonic() + patience_s
             while runs.lines(run) < more and time.monotonic() < patience:
                 time.sleep(0.002)
             time.sleep(dice.uniform(0.0, 0.05))
@@ -49,3 +50,14 @@ def killed_at_random(
         process.kill()
         process.wait()
     return kills
+
+
+def same_run(run: Path | str, reference: Path) -> None:
+    """Equal policies, batches, prompt order and rewards, and a clean audit."""
+    got, want = runs.status(run), runs.status(reference)
+    for fact in ("state", "step", "policy_digest", "reward_mean", "prompts_consumed", "batches_committed"):
+        assert got[fact] == want[fact], fact
+    assert runs.batches(run) == runs.batches(reference), "other batches"
+    assert runs.prompt_order(run) == runs.prompt_order(reference), "another order of prompts"
+    assert runs.generated_though_committed(run) == [], "generated again"
+    assert runs.ok("verify", run).endswith("clean\n")

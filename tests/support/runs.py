@@ -1,4 +1,7 @@
-"""Runs as a user starts them: the command line in a process of its own, and what they leave on disk."""
+"""Runs as a user starts them: the command line in a process of its own, and what they leave behind.
+
+A run is named by its folder, or by its URI on an S3 server to which the environment leads.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,36 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
+from verl_core.errors import ObjectMissing
+from verl_core.protocols import Storage
+from verl_core.state.claim import CONTROLLER
+from verl_core.state.folder import LOG, ROLLOUTS
+from verl_core.state.journal import read_log
+from verl_core.state.segments import Names, folder_of
+from verl_core.types import BuildContext
+from verl_core_storage.local import LocalStorage
+
 CLI = [sys.executable, "-m", "verl_core.cli.main"]
-ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 TIMEOUT_S = 240.0
+
+
+@cache
+def storage(run: Path | str) -> Storage:
+    """The storage of a run, as a plugin opens it."""
+    if isinstance(run, Path):
+        return LocalStorage(str(run))
+    from verl_core_storage.s3 import S3Config, build_s3
+
+    return build_s3(S3Config(), BuildContext(uri=run))
+
+
+def environ(more: dict[str, str] | None = None) -> dict[str, str]:
+    """Variables of a command."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **(more or {})}
 
 
 @dataclass(frozen=True)
@@ -24,7 +51,7 @@ class Result:
 
 def cli(*arguments: str | Path, timeout_s: float = TIMEOUT_S, env: dict[str, str] | None = None) -> Result:
     done = subprocess.run(
-        [*CLI, *map(str, arguments)], capture_output=True, text=True, timeout=timeout_s, env={**ENV, **(env or {})}
+        [*CLI, *map(str, arguments)], capture_output=True, text=True, timeout=timeout_s, env=environ(env)
     )
     return Result(done.returncode, done.stdout, done.stderr)
 
@@ -39,33 +66,36 @@ def ok(*arguments: str | Path, timeout_s: float = TIMEOUT_S) -> str:
 def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
     """A command in the background; its output goes to ``log``."""
     with open(log, "ab") as file:
-        return subprocess.Popen([*CLI, *map(str, arguments)], stdout=file, stderr=file, env=ENV)
+        return subprocess.Popen([*CLI, *map(str, arguments)], stdout=file, stderr=file, env=environ())
 
 
-def status(run: Path) -> dict[str, object]:
+def status(run: Path | str) -> dict[str, object]:
     facts: dict[str, object] = json.loads(ok("status", run, "--json"))
     return facts
 
 
-def entries(run: Path) -> list[dict[str, object]]:
+def entries(run: Path | str) -> list[dict[str, object]]:
     """The whole lines of the state log."""
-    lines = (run / "state_log.jsonl").read_bytes().splitlines() if (run / "state_log.jsonl").exists() else []
-    return [json.loads(line) for line in lines]
+    if isinstance(run, str):
+        return [asdict(entry) for entry in read_log(storage(run), LOG).entries]
+    return [json.loads(line) for line in (run / LOG).read_bytes().splitlines()] if (run / LOG).exists() else []
 
 
-def lines(run: Path) -> int:
-    """How many lines of the state log are whole."""
-    log = run / "state_log.jsonl"
-    return log.read_bytes().count(b"\n") if log.exists() else 0
+def lines(run: Path | str) -> int:
+    """How many lines of the state log are whole; in objects, the number at which the newest one begins."""
+    if isinstance(run, str):
+        return max(Names.of(stat.path for stat in storage(run).child(folder_of(LOG)).list()).segments, default=0)
+    return (run / LOG).read_bytes().count(b"\n") if (run / LOG).exists() else 0
 
 
-def batches(run: Path) -> dict[str, bytes]:
+def batches(run: Path | str) -> dict[str, bytes]:
     """Committed batches by name: their samples, byte for byte."""
-    found = sorted((run / "rollouts").glob("epoch_*/batch_*/SUCCESS"))
-    return {str(f.parent.relative_to(run / "rollouts")): (f.parent / "samples.jsonl").read_bytes() for f in found}
+    root = storage(run).child(ROLLOUTS)
+    marked = [stat.path.removesuffix("/SUCCESS") for stat in root.list() if stat.path.endswith("/SUCCESS")]
+    return {name: root.get(f"{name}/samples.jsonl") for name in sorted(marked)}
 
 
-def prompt_order(run: Path) -> list[tuple[int, str]]:
+def prompt_order(run: Path | str) -> list[tuple[int, str]]:
     """(step, prompt) in the order in which training consumed them, last record of a step wins."""
     steps: dict[int, list[str]] = {}
     for entry in entries(run):
@@ -83,7 +113,7 @@ def prompt_order(run: Path) -> list[tuple[int, str]]:
     return order
 
 
-def generated_though_committed(run: Path) -> list[str]:
+def generated_though_committed(run: Path | str) -> list[str]:
     """Batches that the state log sent to be generated after it knew them committed; must be none."""
     committed: set[str] = set()
     wrong = []
@@ -96,11 +126,11 @@ def generated_though_committed(run: Path) -> list[str]:
     return wrong
 
 
-def controller_pid(run: Path) -> int | None:
+def controller_pid(run: Path | str) -> int | None:
     """The process that holds the run, as it wrote it down."""
     try:
-        return int(json.loads((run / "controller.json").read_text())["pid"])
-    except (FileNotFoundError, ValueError):
+        return int(json.loads(storage(run).get(CONTROLLER))["pid"])
+    except (ObjectMissing, ValueError):
         return None
 
 

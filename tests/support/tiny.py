@@ -10,6 +10,7 @@ from verl_core.api import Trainer
 
 CONFIG = """\
 seed: 5
+plugins: [{plugin}]
 total_steps: {steps}
 data:
   train_files: ["{data}"]
@@ -39,10 +40,12 @@ class Tiny:
         self.model = make_tiny_model(folder / "model", seed=5)
         self.data = write_sort_task(folder / "data", 5, size=PROMPTS)
 
-    def config(self, steps: int) -> Path:
-        path = self.folder / f"steps{steps}.yaml"
-        path.write_text(CONFIG.format(steps=steps, data=self.data, model=self.model))
+    def config(self, steps: int, run: Path | str = "") -> Path:
+        """``run`` on S3 needs the plugin."""
+        plugin = "s3" if str(run).startswith("s3://") else ""
+        path = self.folder / f"steps{steps}{plugin}.yaml"
+        path.write_text(CONFIG.format(steps=steps, data=self.data, model=self.model, plugin=plugin))
         return path
 
-    def trainer(self, run: Path, steps: int, overrides: Sequence[str] = (), **more: object) -> Trainer:
-        return verl_core.create_trainer(self.config(steps), run_dir=run, overrides=overrides, **more)  # type: ignore[arg-type]
+    def trainer(self, run: Path | str, steps: int, overrides: Sequence[str] = (), **more: object) -> Trainer:
+        return verl_core.create_trainer(self.config(steps, run), run_dir=run, overrides=overrides, **more)  # type: ignore[arg-type]
