@@ -38,12 +38,13 @@ class Runs:
 
     def perform(self, root: str, operation: str, promise: Promise) -> None:
         storage, log_storage = self.shape.places(root)
-        history = fold(read_log(log_storage, LOG).entries)
+        entries = read_log(log_storage, LOG).entries
+        history = fold(entries)
         match operation:
             case "go" | "far":
                 last = min(history.step + (1 if operation == "go" else 2), STEPS)
                 self.shape.controller(root, promise, last).run()
-            case "late" if history.step < STEPS and storage.stat("rollouts/RUN"):
+            case "late" if history.step < STEPS and _dispatched(entries):
                 writer = PromisingWriter(storage.child(ROLLOUTS), RunIdentity(history.run_id, 0, 0), promise)
                 (key,) = SCHEDULE.keys(history.step + 1)
                 spec, samples, _ = reference(key)
@@ -162,6 +163,12 @@ def inspect_folder(shape: Shape, root: str, promises: Promises) -> Sequence[Entr
         must(storage.get(name).decode() == value, f"{name} is not as it was written")
     must(not entries or storage.stat("run.json") is not None, "there is a state log, and no run.json")
     return entries
+
+
+def _dispatched(entries: Sequence[Entry]) -> bool:
+    """Whether a worker can be late: batches are committed behind the line that sent somebody for them."""
+    durable = max((entry.durable or 0 for entry in entries), default=0)
+    return any(entry.event == "rollout_dispatched" and entry.seq < durable for entry in entries)
 
 
 def _given_up(name: str, value: str, entries: Sequence[Entry]) -> bool:

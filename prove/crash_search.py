@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from verl_core.errors import VerlError
 from verl_core.testing.crash_states import CrashState, Volume, crash_state, crash_states
 from verl_core.testing.disk import Killed, Operation, record
 from verl_core.testing.trees import Tree, clear, materialise, tree_of
@@ -118,7 +119,12 @@ class Search:
         """Until the time (of ``time.monotonic``), the end of the workloads, or so many violations."""
         for workload in todo:
             self.found.workloads += 1
-            self._explore(self.recorded(workload), until, most)
+            try:
+                recorded = self.recorded(workload)
+            except VerlError as error:  # a start after a kill is refused
+                self.found.violations.append(f"{workload} — {error}")
+            else:
+                self._explore(recorded, until, most)
             if time.monotonic() >= until or len(self.found.violations) >= most:
                 break
         return self.found

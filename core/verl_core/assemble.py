@@ -17,12 +17,13 @@ from .alerts import Alerts
 from .algorithms.flow import RolloutRoles, TrainRoles, flow_of
 from .checkpoint.keeper import Keeper
 from .config.options import options_of
+from .config.schema import FaultToleranceConfig
 from .errors import ConfigError, RunMismatch
 from .fleet import Fleet
 from .inputs import Inputs, changes_of, log_place, record_inputs, storage_at, unwanted_data
 from .loop import Controller
 from .parts import Condemn, Found, Parts
-from .protocols import Checkpointer, Cluster, RecoveryPolicy, RolloutWriter, Storage, Worker
+from .protocols import Checkpointer, Cluster, FileStorage, RecoveryPolicy, RolloutWriter, Storage, Worker
 from .recovery.supervisor import decide
 from .registry import (
     ALERT_SINK,
@@ -49,6 +50,7 @@ from .state.machine import Plan, State, evaluation_key
 from .state.modes import check_modes
 from .state.runtime import runtime_state
 from .state.schedule import Schedule
+from .state.spill import SpillPlace
 from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, Sampling, WorkerId
 from .workers import RolloutWorker, TrainWorker
 from .writes import WriteQueue
@@ -115,7 +117,7 @@ def _controller(
             fleet=Fleet(cluster, workers, config.distributed.rollout_workers, config.distributed.train_ranks),
             store=store,
             keeper=keeper,
-            journal=_journal(run, writes, cluster, sync=tolerance.enabled),
+            journal=_journal(run, writes, cluster, tolerance, alerts),
             writes=writes,
             history=run.history,
             committed=committed,
@@ -157,9 +159,17 @@ def _stores(
     return writer, registry.build(CHECKPOINTER, name, options, context, checkpoints)
 
 
-def _journal(run: OpenRun, writes: WriteQueue, cluster: Cluster, *, sync: bool) -> Journal:
+def _journal(
+    run: OpenRun, writes: WriteQueue, cluster: Cluster, tolerance: FaultToleranceConfig, alerts: Alerts
+) -> Journal:
+    spill = None
+    if isinstance(run.storage, FileStorage) and run.log.segments is not None:
+        spill = SpillPlace(run.storage, tolerance.severity_thresholds.state_log_down_sec, alerts.storage)
     identity = (run.run_id, run.history.branch, run.attempt, run.nonce)
-    return Journal(run.log_storage, run.log_path, run.log, writes, identity=identity, wall=cluster.wall, sync=sync)
+    return Journal(
+        run.log_storage, run.log_path, run.log, writes,
+        identity=identity, wall=cluster.wall, sync=tolerance.enabled, spill=spill,
+    )  # fmt: skip
 
 
 def _decider(inputs: Inputs, context: BuildContext, cluster: Cluster) -> Callable[[Fault, History], Decision]:

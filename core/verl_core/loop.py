@@ -153,6 +153,7 @@ class Controller:
             last.callback(self.parts.release)
             last.callback(self.parts.cluster.close)
             last.callback(self.parts.writes.close)
+            last.callback(self.parts.journal.settle)
             last.callback(self.actions.tell_news)
 
     def _finished(self) -> RunFinished:

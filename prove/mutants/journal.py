@@ -12,11 +12,13 @@ HISTORY = "core/verl_core/state/history.py"
 WRITES = "core/verl_core/writes.py"
 ALERTS = "core/verl_core/alerts.py"
 OBSERVERS = "core/verl_core/observers.py"
+SPILL = "core/verl_core/state/spill.py"
 SUPERVISE = "core/verl_core/cli/supervise.py"
 _JOURNAL = "tests/unit/test_journal.py::"
 _POINTS = "tests/faults/test_journal_points.py::"
 _OPEN = "tests/faults/test_open_points.py::"
 _REFUSALS = "tests/faults/test_run_refusals.py::"
+_SPILL = "tests/faults/test_spill.py::"
 _WRITES = "tests/unit/test_writes.py::"
 _ORDER = "tests/unit/test_write_order.py::"
 
@@ -338,5 +340,38 @@ MUTANTS = (
         "    for restart in range(max_restarts + 2):",
         ("tests/unit/test_supervise.py::test_restarts_end_when_their_number_is_spent",),
         "a controller that dies at once is started for ever",
+    ),
+    Mutant(
+        "spilled-lines-forgotten",
+        SPILL,
+        "            self._behind += lines",
+        "            pass",
+        (f"{_SPILL}test_c4_lines_of_an_outage_wait_and_follow_in_order",),
+        "what was recorded while the log's store was down is lost when it is back",
+    ),
+    Mutant(
+        "spill-not-tried-as-it-was",
+        SPILL,
+        "            self._segments.write(self._tried)",
+        '            self._tried, self._behind = self._tried + self._behind, b""\n'
+        "            self._segments.write(self._tried)",
+        (f"{_SPILL}test_c4_a_late_write_of_the_first_line_that_failed_changes_nothing",),
+        "a late answer of the store is taken for another controller",
+    ),
+    Mutant(
+        "spill-of-another-run-trusted",
+        SPILL,
+        "!= known[: len(lines)]:",
+        "is None:",
+        (f"{_SPILL}test_c4_lines_of_a_run_that_another_took_over_are_put_aside",),
+        "lines of a run that another controller took over are written behind its own",
+    ),
+    Mutant(
+        "spill-not-carried-over",
+        FOLDER,
+        "            carry_over(storage, log_storage, log_path)",
+        "            pass",
+        (f"{_SPILL}test_c4_a_run_ends_the_same_whenever_its_log_goes_down_and_whenever_it_dies_meanwhile",),
+        "lines that waited when the controller was killed are lost",
     ),
 )

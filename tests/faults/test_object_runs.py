@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
@@ -22,11 +22,11 @@ from verl_core.state.lease import LEASE_S, Heartbeat
 from verl_core.testing.faulty import killed_at
 from verl_core.testing.faulty_objects import Around, Death, Killed, LostAnswer, Operation, Puppet, Watched
 from verl_core.testing.memory import MemoryFiles, MemoryObjects
-from verl_core.types import Bytes, Capabilities, ObjectStat, RunFinished
+from verl_core.types import RunFinished
 from verl_core.writes import WriteQueue
 from verl_core_storage.local import LocalStorage
 
-from tests.support.object_runs import PATIENCE, RUN, SMALL, Left, assert_same, controller, left
+from tests.support.object_runs import PATIENCE, RUN, SMALL, Left, ObjectsOnDisk, assert_same, controller, left
 
 T = TypeVar("T")
 STEPS = 3
@@ -360,34 +360,6 @@ def test_a_late_line_of_the_one_before_is_kept_and_the_claim_takes_the_next_numb
 
 
 # --- killed for real -----------------------------------------------------------------------------
-
-
-class ObjectsOnDisk:
-    """A store that several processes share, and that can only do what an object store can."""
-
-    def __init__(self, inner: LocalStorage) -> None:
-        self.uri, self._inner = inner.uri, inner
-
-    def capabilities(self) -> Capabilities:
-        return Capabilities(publish=False, append=False, conditional_put=True, lock=False)
-
-    def put(self, path: str, data: Bytes | Iterable[Bytes], *, if_absent: bool = False) -> int:
-        return self._inner.put(path, data, if_absent=if_absent)
-
-    def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        return self._inner.get(path, start, end)
-
-    def list(self, prefix: str = "") -> Iterator[ObjectStat]:
-        return self._inner.list(prefix)
-
-    def stat(self, path: str) -> ObjectStat | None:
-        return self._inner.stat(path)
-
-    def delete(self, path: str) -> None:
-        self._inner.delete(path)
-
-    def child(self, prefix: str) -> ObjectsOnDisk:
-        return ObjectsOnDisk(self._inner.child(prefix))
 
 
 def test_after_a_kill_on_the_same_host_a_start_does_not_wait(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from typing import Literal, TypeVar
 T = TypeVar("T")
 Mode = Literal["pass", "latency", "reset", "refuse", "blackhole", "drop_reply", "truncate", "trickle"]
 _CHUNK = 1 << 16
+_GAP_S = 0.01  # between chunks of one answer there is less
 
 
 @dataclass(slots=True)
 class Fault:
     """What happens to connections from now on, also to those that are open.
 
-    - ``pass``; ``latency``: each chunk of an answer waits ``seconds``; ``trickle``: it comes byte by byte;
+    - ``pass``; ``latency``: an answer is ``seconds`` late; ``trickle``: it comes byte by byte;
     - ``refuse``: a reset on connecting and on the next request; ``reset``: once ``after`` bytes have gone up;
     - ``blackhole``: bytes are taken and go nowhere;
     - ``drop_reply``: the server gets all, the client a reset instead of the answer;
@@ -124,7 +126,7 @@ class FaultProxy:
             sent += len(data)
 
     async def _answer(self, source: asyncio.StreamReader, goal: asyncio.StreamWriter) -> None:
-        sent = 0
+        sent, last = 0, 0.0
         while data := await source.read(_CHUNK):
             mode = self.fault.mode
             if mode == "blackhole" and self._strikes(mode):
@@ -132,7 +134,7 @@ class FaultProxy:
             if mode == "drop_reply" and not data.startswith(b"HTTP/1.1 100") and self._strikes(mode):
                 _reset(goal)
                 return
-            if mode == "latency":
+            if mode == "latency" and time.monotonic() - last > _GAP_S:
                 await asyncio.sleep(self.fault.seconds)
             if mode == "trickle" and self._strikes(mode):
                 await self._trickle(data, goal)
@@ -143,7 +145,7 @@ class FaultProxy:
                 return
             goal.write(data)
             await goal.drain()
-            sent += len(data)
+            sent, last = sent + len(data), time.monotonic()
 
     async def _trickle(self, data: bytes, goal: asyncio.StreamWriter) -> None:
         for byte in data:

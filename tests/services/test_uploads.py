@@ -27,7 +27,7 @@ def own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_uploads_of_all_processes_of_a_node_take_turns(s3_proxy: FaultProxy, own_slots: Path) -> None:
     """Three processes with four uploads each, two slots, 0.2 s an answer: at least six turns of 0.2 s."""
     uri = f"s3://runs/{prefix()}"
-    open_s3(uri).put("first", b"1")
+    open_s3(uri, max_concurrent_uploads=2).put("first", b"1")
     s3_proxy.set("latency", seconds=0.2)
     begin = time.monotonic()
     children = []

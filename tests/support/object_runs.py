@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from verl_core.algorithms.grpo import GrpoConfig, build_grpo
@@ -32,7 +32,7 @@ from verl_core.state.audit import consumption_errors
 from verl_core.state.folder import CHECKPOINTS, LOG, ROLLOUTS
 from verl_core.state.history import History, fold
 from verl_core.state.journal import read_log
-from verl_core.types import RunIdentity
+from verl_core.types import Bytes, Capabilities, ObjectStat, RunIdentity
 from verl_core_engines.inline import InlineConfig, build_inline
 from verl_core_recovery.retry import RetryConfig, build_retry
 from verl_core_storage.local import LocalConfig, LocalStorage
@@ -41,13 +41,19 @@ from tests.support import light
 
 RUN = "memory://bucket/run"
 SMALL = ("training.prompts_per_step=2", "storage.keep_checkpoints=1")  # one batch a step, one checkpoint kept
+LOG_AT = "training.fault_tolerance.state_log_path=memory://bucket/log/state_log.jsonl"
 PATIENCE = "training.fault_tolerance.severity_thresholds.rollout_storage_down_sec"
 
 
 def controller(
-    open_at: Callable[[str], Storage], steps: int, *, changes: Sequence[str] = SMALL, take_over: bool = False
+    open_at: Callable[[str], Storage],
+    steps: int,
+    *,
+    changes: Sequence[str] = SMALL,
+    take_over: bool = False,
+    run: str = RUN,
 ) -> Controller:
-    """The controller of the run at ``RUN``; ``open_at`` opens each ``memory://`` URI."""
+    """The controller of a run; ``open_at`` opens each ``memory://`` URI."""
     registry = Registry()
     registry.register(STORAGE, "memory", LocalConfig, lambda _, context: open_at(context.uri))
     registry.register(STORAGE, "local", LocalConfig, lambda _, context: LocalStorage(context.uri))
@@ -60,8 +66,36 @@ def controller(
     registry.register(ROLLOUT_ENGINE, "light", light.LightConfig, light.LightRollout)
     registry.register(REWARD, "light", light.LightReward, lambda reward, _: reward)
     loaded = read_config(None, [*changes, f"total_steps={steps}"], base=light.CONFIG)
-    start = Start(RUN, take_over=take_over)
+    start = Start(run, take_over=take_over)
     return assemble(light.LightInputs(loaded, Loaded(registry, Observers(), ()), start))
+
+
+class ObjectsOnDisk:
+    """A store that several processes share, and that can only do what an object store can."""
+
+    def __init__(self, inner: LocalStorage) -> None:
+        self.uri, self._inner = inner.uri, inner
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(publish=False, append=False, conditional_put=True, lock=False)
+
+    def put(self, path: str, data: Bytes | Iterable[Bytes], *, if_absent: bool = False) -> int:
+        return self._inner.put(path, data, if_absent=if_absent)
+
+    def get(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        return self._inner.get(path, start, end)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectStat]:
+        return self._inner.list(prefix)
+
+    def stat(self, path: str) -> ObjectStat | None:
+        return self._inner.stat(path)
+
+    def delete(self, path: str) -> None:
+        self._inner.delete(path)
+
+    def child(self, prefix: str) -> ObjectsOnDisk:
+        return ObjectsOnDisk(self._inner.child(prefix))
 
 
 @dataclass(frozen=True)
@@ -72,9 +106,9 @@ class Left:
     batches: dict[str, bytes]  # committed ones, byte for byte
 
 
-def left(root: Storage) -> Left:
-    """Read a run at ``root``, every hash checked. Raises VerlError for damage."""
-    history = fold(read_log(root, LOG).entries)
+def left(root: Storage, log: Storage | None = None) -> Left:
+    """Read a run at ``root``, its state log at ``log`` or there, every hash checked. Raises VerlError for damage."""
+    history = fold(read_log(log or root, LOG).entries)
     rollouts, identity = root.child(ROLLOUTS), RunIdentity(history.run_id, 0, 0)
     writer = ObjectWriter(rollouts, identity)
     refs = list(writer.scan())

@@ -11,9 +11,10 @@ from ..errors import InputError
 from ..state.claim import read_run_id
 from ..state.events import Confirmed
 from ..state.history import fold
-from ..state.journal import Journal, read_log, repair
+from ..state.journal import Journal, lockable, read_log, repair
 from ..state.lease import hold
 from ..state.machine import State
+from ..state.spill import carry_over
 from ..writes import WriteQueue
 from .common import find_run
 
@@ -29,6 +30,8 @@ def confirm(
     place = find_run(run)
     unlock = hold(place.storage, place.log_storage, place.log_path)
     try:
+        if not lockable(place.log_storage):
+            carry_over(place.storage, place.log_storage, place.log_path)
         log = read_log(place.log_storage, place.log_path)
         history = fold(log.entries)
         if history.state != State.SAFE_MODE:

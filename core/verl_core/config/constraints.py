@@ -67,6 +67,7 @@ _POSITIVE = (  # and finite: a time without end is no bound
     f"{_LIMITS}.node_lost_sec",
     f"{_LIMITS}.rollout_storage_down_sec",
     f"{_LIMITS}.checkpoint_storage_down_sec",
+    f"{_LIMITS}.state_log_down_sec",
     f"{_LIMITS}.window_sec",
     "distributed.nccl.measure_timeout_sec",
 )

@@ -102,6 +102,7 @@ class SeverityThresholds:
     node_lost_sec: float = 120
     rollout_storage_down_sec: float = 60
     checkpoint_storage_down_sec: float = 600
+    state_log_down_sec: float = 600
     oom_per_window: int = 3
     retries_per_window: int = 12
     window_sec: float = 3600

@@ -18,6 +18,7 @@ from .journal import Log, lockable, read_log, repair
 from .lease import Heartbeat, hold
 from .lines import Entry, made
 from .segments import SegmentLog, claim, taken_over
+from .spill import carry_over
 
 LOG = "state_log.jsonl"
 ROLLOUTS, CHECKPOINTS = "rollouts", "checkpoints"
@@ -78,6 +79,8 @@ def open_run(
     release = hold(storage, log_storage, log_path, take_over=take_over, wall=wall)
     nonce, heartbeat = uuid.uuid4().hex[:16], None
     try:
+        if not lockable(log_storage):
+            carry_over(storage, log_storage, log_path)
         while True:
             log = read_log(log_storage, log_path)
             data = not log.entries and _has_data(storage)

@@ -4,7 +4,7 @@ A line is a JSON object; ``hash`` is the blake3 of the rest of the line, ``prev`
 ``durable`` the number of lines that were durable when it was handed in. Lines are appended in groups, and a power cut
 may tear a group anywhere: from the first line on that is not whole, all is put aside and never trusted. It is damage,
 and an error, when a later line says that this one was durable.
-Where a store cannot append, or has no locks, the same lines lie in objects of a few each (see ``segments``).
+Where a store cannot append, or has no locks, the same lines lie in objects of a few each (see ``segments``, ``spill``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import orjson
 
 from ..errors import JournalError
 from ..protocols import FileStorage, Storage
-from ..writes import Writes
+from ..writes import LineSink, Writes
 from .lines import START, Entry, check_chain, made, parse, seal, whole
 from .segments import SegmentLog, Segments, read_segments
+from .spill import Spilling, SpillPlace
 
 __all__ = ["START", "Entry", "Journal", "Log", "lockable", "parse", "read_log", "repair", "seal"]
 
@@ -98,10 +99,21 @@ class Journal:
         identity: tuple[str, int, int, str],  # run id, branch, attempt, nonce
         wall: Callable[[], float],
         sync: bool = True,
+        spill: SpillPlace | None = None,
     ) -> None:
+        """``spill``: where lines go while the objects of the log cannot be written; None: nowhere."""
         self._identity = identity
         self._writes, self._wall = writes, wall
-        self._sink = self._sink_for(storage, path, log, sync)
+        self._file: _LogFile | None = None
+        self._segments: Segments | None = None
+        self._sink: LineSink
+        if log.segments is not None:
+            begins = not log.entries or log.entries[-1].nonce != identity[-1]
+            self._segments = Segments(storage, path, log.segments, begins=begins)
+            self._sink = self._segments if spill is None else Spilling(self._segments, spill)
+        else:
+            assert isinstance(storage, FileStorage)
+            self._file = self._sink = _LogFile(storage, path, log, sync)
         self._last = log.entries[-1] if log.entries else None
 
     def record(self, event: str, state: str, payload: object) -> Entry:
@@ -109,21 +121,19 @@ class Journal:
 
         ``payload``: a record or mapping of JSON values.
         """
-        durable = self._sink.durable if isinstance(self._sink, _LogFile) else None
+        durable = None if self._file is None else self._file.durable
         line = made(self._last, self._wall(), self._identity, state, event, payload, durable)
         self._last = Entry(**orjson.loads(line))
         self._writes.line(self._sink, line)
-        if isinstance(self._sink, Segments) and self._sink.fold_due:
-            self._sink.fold_due = False
-            self._writes.submit(self._sink.fold)
+        if self._segments is not None and self._segments.fold_due:
+            self._segments.fold_due = False
+            self._writes.submit(self._segments.fold)
         return self._last
 
-    def _sink_for(self, storage: Storage, path: str, log: Log, sync: bool) -> _LogFile | Segments:
-        if log.segments is not None:
-            begins = not log.entries or log.entries[-1].nonce != self._identity[-1]
-            return Segments(storage, path, log.segments, begins=begins)
-        assert isinstance(storage, FileStorage)
-        return _LogFile(storage, path, log, sync)
+    def settle(self) -> None:
+        """At the end: hand in the writing of lines that wait elsewhere."""
+        if isinstance(self._sink, Spilling):
+            self._writes.submit(self._sink.settle)
 
 
 class _LogFile:

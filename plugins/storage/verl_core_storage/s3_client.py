@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from io import BytesIO
 from typing import Any
 
 import s3fs
@@ -19,7 +20,7 @@ from .s3_errors import RAW, s3_problem
 _POOL = 64  # connections
 _CONNECT_S = 10.0
 _MARK = "verl-core-create"  # in the metadata of objects
-_CHANGES = ("PutObject", "CompleteMultipartUpload")
+_ASK_FIRST = 1 << 20  # bytes; a smaller body is sent at once, a larger one after the server's word (100-continue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +168,16 @@ class S3Client:
         if self._fs is None or self._pid != os.getpid():
             self._fs, self._pid = self._open(), os.getpid()
         api = await self._fs.set_session()
-        if self._options.create_headers:
-            for operation in _CHANGES:
-                api.meta.events.register(
-                    f"before-call.s3.{operation}", self._add_headers, unique_id=f"verl-core-{operation}"
-                )
+        api.meta.events.register_last("before-call.s3", self._prepare, unique_id="verl-core")
         return api
 
-    def _add_headers(self, params: dict[str, Any], **_: object) -> None:
-        """Before the request is signed: servers with a condition of their own get it beside the standard one."""
-        if "If-None-Match" in params["headers"]:
-            params["headers"].update(self._options.create_headers)
+    def _prepare(self, params: dict[str, Any], **_: object) -> None:
+        """Before a request is signed. Servers with a condition of their own get it beside the standard one."""
+        headers, body = params["headers"], params.get("body")
+        if "If-None-Match" in headers:
+            headers.update(self._options.create_headers)
+        if isinstance(body, BytesIO) and len(body.getbuffer()) < _ASK_FIRST:
+            headers.pop("Expect", None)  # else each small object would take two round trips
 
     def _open(self) -> Any:
         o = self._options
