@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from .alerts import Alerts
 from .algorithms.flow import RolloutRoles, TrainRoles, flow_of
+from .checkpoint.copies import LocalCopies
 from .checkpoint.keeper import Keeper
 from .config.options import options_of
 from .config.schema import FaultToleranceConfig
@@ -97,7 +98,8 @@ def _controller(
     writes = WriteQueue(patience_s=tolerance.severity_thresholds.rollout_storage_down_sec, on_wait=alerts.storage)
     cluster = _built(inputs, CLUSTER, config.distributed.cluster, config.distributed.options, context)
     store = HandOver(writer, writes, durable=tolerance.enabled)
-    keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints)
+    copies = _copies(inputs, checkpointer, run.history, context, alerts)
+    keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints, copies)
     workers = partial(_factory, inputs, context, store)
     config_hash = blake3(text.encode()).hexdigest(16)
     committed = committed_batches(writer, run.history, schedule)
@@ -154,9 +156,31 @@ def _stores(
     rollouts, checkpoints = prefixes.values()
     name = config.rollout.writer
     writer = registry.build(WRITER, name, options_of(registry, WRITER, name, config.rollout.options), context, rollouts)
-    name = config.training.checkpointer
-    options = options_of(registry, CHECKPOINTER, name, config.training.options)
-    return writer, registry.build(CHECKPOINTER, name, options, context, checkpoints)
+    return writer, _checkpointer(inputs, context, checkpoints)
+
+
+def _checkpointer(inputs: Inputs, context: BuildContext, storage: Storage) -> Checkpointer:
+    registry, training = inputs.plugins.registry, inputs.config.training
+    options = options_of(registry, CHECKPOINTER, training.checkpointer, training.options)
+    return registry.build(CHECKPOINTER, training.checkpointer, options, context, storage)
+
+
+def _copies(
+    inputs: Inputs, main: Checkpointer, history: History, context: BuildContext, alerts: Alerts
+) -> LocalCopies | None:
+    """Below the folder, one of the run's own."""
+    backup, limits = inputs.config.backup, inputs.config.training.fault_tolerance.severity_thresholds
+    if backup.local_backup_dir is None:
+        return None
+    local = storage_at(inputs.plugins, inputs.config, backup.local_backup_dir).child(context.run_id)
+    return LocalCopies(
+        _checkpointer(inputs, context, local),
+        main,
+        keep=backup.keep_local,
+        limit_s=limits.checkpoint_storage_down_sec,
+        wanted=history.current,
+        on_wait=alerts.storage,
+    )
 
 
 def _journal(
@@ -280,6 +304,8 @@ def start_from(
 
     ``again``: within an attempt, where the newest good one is always right.
     """
+    if not again:
+        keeper.carry_over()
     if resume not in ("auto", "never") and not again:
         return keeper.named(resume, run_uri)
     return keeper.newest_good(history.checkpoints, condemn)

@@ -155,6 +155,7 @@ class Controller:
             last.callback(self.parts.writes.close)
             last.callback(self.parts.journal.settle)
             last.callback(self.actions.tell_news)
+            last.callback(self.parts.keeper.close)
 
     def _finished(self) -> RunFinished:
         state, history = self.machine.state, self.history

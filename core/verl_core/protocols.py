@@ -272,6 +272,15 @@ class Checkpointer(Protocol):
         """Verify, then read."""
         ...
 
+    def contents(self, ref: CheckpointRef) -> CheckpointFiles:
+        """The files of a checkpoint, verified first. Raises ``DamagedCheckpoint``."""
+        ...
+
+    def adopt(self, ref: CheckpointRef, files: CheckpointFiles) -> None:
+        """Commit a checkpoint that another storage holds, byte for byte: it is ``ref`` here, too. One that is there
+        with the same policy is left alone. Raises like ``save``."""
+        ...
+
     def delete(self, ref: CheckpointRef) -> None:
         """Remove, so that no half of it is ever listed. Repeating it is harmless."""
         ...
@@ -283,6 +292,9 @@ class Checkpointer(Protocol):
     def sweep(self) -> Sequence[str]:
         """Remove what dead attempts left half-made; for the one controller, at its start."""
         ...
+
+
+CheckpointFiles = tuple[bytes, Iterator[tuple[str, Iterator[bytes]]]]  # its summary; path and blocks of each other file
 
 
 class CheckpointReader(Protocol):

@@ -9,12 +9,14 @@ SHELF = "core/verl_core/checkpoint/shelf.py"
 SUMMARY = "core/verl_core/checkpoint/summary.py"
 FORMAT = "core/verl_core/checkpoint/format.py"
 SCHEMA = "core/verl_core/checkpoint/schema.py"
+COPIES = "core/verl_core/checkpoint/copies.py"
 KEEPER = "core/verl_core/checkpoint/keeper.py"
 RETENTION = "core/verl_core/checkpoint/retention.py"
 SLICES = "core/verl_core/reshard/slices.py"
 DIGEST = "core/verl_core/checkpoint/digest.py"
 _SHARDED = "tests/unit/test_checkpoint_sharded.py::"
 _FORMAT = "tests/unit/test_checkpoint_format.py::"
+_COPIES = "tests/faults/test_copies.py::"
 _KEEPER = "tests/faults/test_keeper_points.py::"
 _SAVES = "tests/faults/test_save_points.py::"
 _RETENTION = "tests/unit/test_retention.py::"
@@ -80,7 +82,7 @@ MUTANTS = (
     Mutant(
         "save-of-another-policy-accepted",
         SHARDED,
-        '        if summary.policy_digest != state.facts.get("policy_digest"):',
+        "        if summary.policy_digest != policy_digest:",
         "        if False:",
         (f"{_SHARDED}test_a_step_that_is_saved_with_another_policy_is_not_passed_off_as_this_one",),
         "a resume loads other weights than those that were trained",
@@ -199,26 +201,26 @@ MUTANTS = (
     Mutant(
         "given-up-before-the-new-one-is-whole",
         KEEPER,
-        "            ref = self._checkpointer.save(state)\n",
-        "            for old in self._checkpointer.list():\n"
-        "                self._checkpointer.delete(old)\n"
-        "            ref = self._checkpointer.save(state)\n",
+        "                self._committed(self._checkpointer.save(state))\n",
+        "                for old in self._checkpointer.list():\n"
+        "                    self._checkpointer.delete(old)\n"
+        "                self._committed(self._checkpointer.save(state))\n",
         (f"{_KEEPER}test_c03_with_one_kept_a_kill_at_any_operation_leaves_a_good_checkpoint",),
         "with one kept, a kill within a save leaves none (C03)",
     ),
     Mutant(
         "oldest-loaded-first",
         KEEPER,
-        "        for ref in self._checkpointer.list():\n            try:",
-        "        for ref in reversed(self._checkpointer.list()):\n            try:",
+        "        for ref in refs:\n            wanted",
+        "        for ref in reversed(refs):\n            wanted",
         (f"{_KEEPER}test_the_newest_checkpoint_is_loaded",),
         "each restart throws away what could have been kept",
     ),
     Mutant(
         "journal-not-asked-which-one",
         KEEPER,
-        "self._checkpointer.open(known.get(ref.step, ref))",
-        "self._checkpointer.open(ref)",
+        "            wanted = known.get(ref.step, ref)",
+        "            wanted = ref",
         (f"{_KEEPER}test_a_checkpoint_that_the_journal_knows_must_be_that_very_one",),
         "a checkpoint that was exchanged is loaded",
     ),
@@ -272,5 +274,37 @@ MUTANTS = (
         "0",
         ("tests/unit/test_fsdp_state.py::test_the_digest_sees_names_values_and_places",),
         "weights that were swapped within a tensor pass for the right ones (C17)",
+    ),
+    Mutant(
+        "copy-not-sent",
+        COPIES,
+        "        self._main.adopt(ref, files)",
+        "        pass",
+        (f"{_COPIES}test_e5_each_save_is_here_first_and_the_same_in_the_runs_storage",),
+        "a checkpoint counts as committed that lies on one host alone",
+    ),
+    Mutant(
+        "copy-of-a-dead-fork",
+        COPIES,
+        "            if ref.step > above and self._wanted(ref):",
+        "            if ref.step > above:",
+        (f"{_COPIES}test_e5_a_copy_of_steps_that_were_made_again_elsewhere_is_not_carried_over",),
+        "a host that comes back brings steps of which the run made others meanwhile",
+    ),
+    Mutant(
+        "copies-wait-for-ever",
+        COPIES,
+        "        if now - self._down_since > self._limit_s:",
+        "        if False:",
+        (f"{_COPIES}test_e5_down_for_too_long_is_an_error",),
+        "a run goes on for days with its checkpoints on one disk",
+    ),
+    Mutant(
+        "adopted-unread",
+        SHARDED,
+        '                self._read_back(folder, summary)\n                crash.point("copy.verified")',
+        '                crash.point("copy.verified")',
+        (f"{_COPIES}test_e5_a_copy_that_was_cut_short_on_its_way_is_not_committed",),
+        "a copy that was cut short on its way is committed",
     ),
 )

@@ -106,8 +106,9 @@ class Left:
     batches: dict[str, bytes]  # committed ones, byte for byte
 
 
-def left(root: Storage, log: Storage | None = None) -> Left:
-    """Read a run at ``root``, its state log at ``log`` or there, every hash checked. Raises VerlError for damage."""
+def left(root: Storage, log: Storage | None = None, saves: Storage | None = None) -> Left:
+    """Read a run at ``root``, its state log at ``log`` and its checkpoints at ``saves`` or there, every hash checked.
+    Raises VerlError for damage."""
     history = fold(read_log(log or root, LOG).entries)
     rollouts, identity = root.child(ROLLOUTS), RunIdentity(history.run_id, 0, 0)
     writer = ObjectWriter(rollouts, identity)
@@ -115,7 +116,7 @@ def left(root: Storage, log: Storage | None = None) -> Left:
     assert {ref.key for ref in refs} >= history.committed.keys(), "the state log has a batch that the storage has not"
     for ref in [*refs, *history.committed.values()]:
         writer.load(ref)
-    checkpointer = ShardedCheckpointer(root.child(CHECKPOINTS), identity)
+    checkpointer = ShardedCheckpointer(saves or root.child(CHECKPOINTS), identity)
     for saved in [*checkpointer.list(), *history.checkpoints.values()]:
         checkpointer.verify(saved)
     return Left(history, {str(ref.key): rollouts.get(f"{ref.key}/samples.jsonl") for ref in refs})

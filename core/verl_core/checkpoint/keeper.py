@@ -11,6 +11,7 @@ from ..errors import DamagedCheckpoint, InputError, RunMismatch
 from ..protocols import Checkpointer, CheckpointReader
 from ..types import CheckpointRef, CheckpointState
 from ..writes import Writes
+from .copies import LocalCopies
 from .retention import to_delete
 
 
@@ -26,8 +27,11 @@ class Saved:
 class Keeper:
     """Saves behind training, on the writer thread. What it did comes out of ``news``, to be journalled."""
 
-    def __init__(self, checkpointer: Checkpointer, writes: Writes, keep: int) -> None:
-        self._checkpointer, self._writes, self._keep = checkpointer, writes, keep
+    def __init__(
+        self, checkpointer: Checkpointer, writes: Writes, keep: int, copies: LocalCopies | None = None
+    ) -> None:
+        """``copies``: where saves go first, on this host."""
+        self._checkpointer, self._writes, self._keep, self._copies = checkpointer, writes, keep, copies
         self._news: queue.SimpleQueue[Saved] = queue.SimpleQueue()
         self._room = threading.Semaphore(2)  # copies of the state that wait in memory
 
@@ -35,19 +39,32 @@ class Keeper:
         self, known: Mapping[int, CheckpointRef], condemn: Callable[[CheckpointRef, str], None]
     ) -> tuple[CheckpointRef, CheckpointReader] | None:
         """The newest committed checkpoint whose every hash is right. Damaged ones are handed to
-        ``condemn``, then moved aside."""
-        for ref in self._checkpointer.list():
+        ``condemn``, then moved aside. One that is on its way from this host counts, too."""
+        refs = self._checkpointer.list()
+        if self._copies is not None and (found := self._copies.newest(refs[0].step if refs else -1)):
+            return found
+        for ref in refs:
+            wanted = known.get(ref.step, ref)
             try:
-                return ref, self._checkpointer.open(known.get(ref.step, ref))
+                return ref, self._checkpointer.open(wanted)
             except DamagedCheckpoint as error:
                 self._condemn(ref, str(error), condemn)
+            if self._copies is not None and self._copies.repair(wanted):
+                return wanted, self._checkpointer.open(wanted)
         return None
+
+    def carry_over(self) -> None:
+        """At a start: what an earlier one left on this host alone goes to the run's storage."""
+        if self._copies is not None:
+            self._copies.carry_over()
 
     def supersede(self, step: int, condemn: Callable[[CheckpointRef, str], None]) -> None:
         """Put aside what was saved at ``step`` or later: the run goes on from another policy."""
         for ref in self._checkpointer.list():
             if ref.step >= step:
                 self._condemn(ref, f"superseded by a replay of step {step} that differs", condemn)
+        if self._copies is not None:
+            self._copies.drop(step)
 
     def _condemn(self, ref: CheckpointRef, reason: str, condemn: Callable[[CheckpointRef, str], None]) -> None:
         condemn(ref, reason)
@@ -74,18 +91,31 @@ class Keeper:
             self._writes.check()
 
         def write() -> None:
-            ref = self._checkpointer.save(state)
-            self._news.put(Saved(ref, to_delete(self._checkpointer.list(), self._keep, protected=(ref.step,))))
+            if self._copies is None:
+                self._committed(self._checkpointer.save(state))
+            else:
+                self._copies.save(state, self._committed)
             self._room.release()
 
         self._writes.submit(write)
 
+    def _committed(self, ref: CheckpointRef) -> None:
+        self._news.put(Saved(ref, to_delete(self._checkpointer.list(), self._keep, protected=(ref.step,))))
+
     def news(self) -> list[Saved]:
-        """What was committed since the last call."""
+        """What was committed since the last call. Raises the error that keeps saves from the run's storage."""
+        if self._copies is not None:
+            self._copies.check()
         found: list[Saved] = []
         while not self._news.empty():
             found.append(self._news.get())
         return found
+
+    def close(self) -> None:
+        """Wait for saves that are on their way. May be called before the last ``news``."""
+        if self._copies is not None:
+            self._writes.barrier()
+            self._copies.close()
 
     def delete(self, refs: Sequence[CheckpointRef]) -> None:
         for ref in refs:

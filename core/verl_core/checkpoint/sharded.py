@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..committed import SUCCESS, content_hash, write
 from ..errors import DamagedCheckpoint, ObjectMissing, RunMismatch, StorageConflict, StorageFull, VerlError
-from ..protocols import CheckpointReader, FileStorage, Storage
+from ..protocols import CheckpointFiles, CheckpointReader, FileStorage, Storage
 from ..testing import crash
 from ..types import BuildContext, CheckpointRef, CheckpointState, RunIdentity, Slice, TensorChunk
 from . import schema
 from .format import MANIFEST, FileEntry, Manifest, read_manifest, read_slice, write_component
 from .objects import ObjectShelf
 from .shelf import Contents, FolderShelf, Shelf
-from .summary import REMEDY, SUMMARY, Summary, check_files, encode_summary, folder_name, parse_summary, step_of
+from .summary import BLOCK, REMEDY, SUMMARY, Summary, check_files, encode_summary, folder_name, parse_summary, step_of
 
 _log = logging.getLogger("verl.checkpoint")
 SCHEMA = "schema_version.json"
@@ -83,10 +83,10 @@ class ShardedCheckpointer:
         with another policy.
         """
         name = folder_name(state.step)
-        found = self._existing(name, state)
+        found = self._existing(name, state.attempt, state.facts.get("policy_digest"))
         if found is not None:
             return found
-        self._check_room(name, state)
+        self._check_room(name, _size_of(state))
         folder = self._shelf.begin(name, state.attempt)
         try:
             summary = self._write(folder, name, state)
@@ -119,6 +119,34 @@ class ShardedCheckpointer:
         reader = ShardedReader(self._storage.child(folder), ref.step)
         return schema.upgraded(reader, self._where(folder, SCHEMA))
 
+    def contents(self, ref: CheckpointRef) -> CheckpointFiles:
+        """The summary, and each other file in blocks. Raises ``DamagedCheckpoint``: all is verified first."""
+        folder = self._verified(ref)
+        data = self._storage.get(f"{folder}/{SUMMARY}")
+        files = self._parsed(data, ref.name, folder).files
+        return data, ((path, self._blocks(f"{folder}/{path}", entry.size)) for path, entry in files.items())
+
+    def adopt(self, ref: CheckpointRef, files: CheckpointFiles) -> None:
+        """Write, read back, commit, like ``save``."""
+        data, others = files
+        summary = self._parsed(data, ref.name, ref.name)
+        while self._existing(ref.name, self._identity.attempt, summary.policy_digest) is None:
+            self._check_room(ref.name, ref.bytes)
+            folder = self._shelf.begin(ref.name, self._identity.attempt)
+            try:
+                for path, blocks in others:
+                    write(self._storage, f"{folder}/{path}", blocks)
+                    crash.point("copy.written")
+                write(self._storage, f"{folder}/{SUMMARY}", data)
+                self._read_back(folder, summary)
+                crash.point("copy.verified")
+            except VerlError:
+                self._shelf.abandon(folder)
+                raise
+            if self._shelf.commit(ref.name, folder):
+                return
+            self._shelf.abandon(folder)
+
     def delete(self, ref: CheckpointRef) -> None:
         """Remove; from its first change on the checkpoint is not listed. Repeating it is harmless."""
         self._shelf.delete(ref)
@@ -133,16 +161,16 @@ class ShardedCheckpointer:
 
     # --- saving ------------------------------------------------------------------------------
 
-    def _existing(self, name: str, state: CheckpointState) -> CheckpointRef | None:
+    def _existing(self, name: str, attempt: int, policy_digest: object) -> CheckpointRef | None:
         if not self._shelf.taken(name):
             return None
         try:
             folder, summary = self._read_summary(name)
             check_files(self._storage, folder, summary.files)
         except DamagedCheckpoint as error:
-            _log.warning("moved to %s: %s", self._shelf.condemn(name, state.attempt), error)
+            _log.warning("moved to %s: %s", self._shelf.condemn(name, attempt), error)
             return None
-        if summary.policy_digest != state.facts.get("policy_digest"):
+        if summary.policy_digest != policy_digest:
             raise RunMismatch(
                 "this step is saved already, with another policy",
                 where=self._where(name),
@@ -150,12 +178,10 @@ class ShardedCheckpointer:
             )
         return summary.ref
 
-    def _check_room(self, name: str, state: CheckpointState) -> None:
+    def _check_room(self, name: str, size: int) -> None:
         if not isinstance(self._storage, FileStorage):
             return
-        chunks = (chunk for ranks in state.tensors.values() for rank in ranks for chunk in rank)
-        needed = sum(memoryview(chunk.data).nbytes for chunk in chunks) + sum(map(len, state.files.values())) + _SLACK
-        free = self._storage.free_bytes()
+        needed, free = size + _SLACK, self._storage.free_bytes()
         if free < needed:
             raise StorageFull(
                 f"a checkpoint needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free",
@@ -187,6 +213,10 @@ class ShardedCheckpointer:
             raise StorageConflict("what was just written is swept", where=self._where(folder)) from error
 
     # --- reading -----------------------------------------------------------------------------
+
+    def _blocks(self, path: str, size: int) -> Iterator[bytes]:
+        for start in range(0, size, BLOCK):
+            yield self._storage.get(path, start, min(start + BLOCK, size))
 
     def _verified(self, ref: CheckpointRef) -> str:
         """The folder of a checkpoint that is as it was written."""
@@ -236,3 +266,9 @@ class ShardedCheckpointer:
 
     def _where(self, folder: str, path: str = "") -> str:
         return f"{self._storage.uri}/{folder}" + (f"/{path}" if path else "")
+
+
+def _size_of(state: CheckpointState) -> int:
+    """Bytes of tensors and files."""
+    chunks = (chunk for ranks in state.tensors.values() for rank in ranks for chunk in rank)
+    return sum(memoryview(chunk.data).nbytes for chunk in chunks) + sum(map(len, state.files.values()))

@@ -15,7 +15,7 @@ from .format import FORMAT, FileEntry
 
 SUMMARY, RNG = "checkpoint_summary.json", "rng_state.msgpack"
 REMEDY = "resume from an older step; this one is saved anew when it comes again"
-_BLOCK = 16 << 20  # bytes hashed at a time
+BLOCK = 16 << 20  # bytes hashed or copied at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ def check_files(storage: Storage, folder: str, files: Mapping[str, FileEntry]) -
     for path, entry in files.items():
         found = blake3()
         try:
-            for start in range(0, entry.size, _BLOCK):
-                found.update(storage.get(f"{folder}/{path}", start, start + _BLOCK))
+            for start in range(0, entry.size, BLOCK):
+                found.update(storage.get(f"{folder}/{path}", start, start + BLOCK))
         except ObjectMissing:  # swept meanwhile
             raise _damaged("the file is missing", storage, folder, path) from None
         if f"blake3:{found.hexdigest()}" != entry.hash:

@@ -40,6 +40,7 @@ _AT_LEAST: dict[str, int] = {
     f"{_LIMITS}.retries_per_window": 1,
     "storage.max_concurrent_uploads": 1,
     "storage.keep_checkpoints": 1,
+    "backup.keep_local": 1,
     "distributed.rollout_workers": 1,
     "distributed.train_ranks": 1,
     "distributed.train_gpus": 0,
@@ -53,8 +54,6 @@ NO_EFFECT = (  # accepted, so that configs stay valid; nothing reads them yet
     f"{_LIMITS}.rollout_lost_fraction",
     f"{_LIMITS}.train_nodes_lost",
     f"{_LIMITS}.node_lost_sec",
-    f"{_LIMITS}.checkpoint_storage_down_sec",
-    "backup.local_backup_dir",
 )
 _POSITIVE = (  # and finite: a time without end is no bound
     "training.optim.lr",

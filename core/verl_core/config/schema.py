@@ -160,6 +160,7 @@ class MonitoringConfig:
 @dataclass
 class BackupConfig:
     local_backup_dir: str | None = None
+    keep_local: int = 2
 
 
 @dataclass

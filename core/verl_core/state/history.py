@@ -70,6 +70,12 @@ class History:
         """Policy digest after ``step``, "" where the log does not say."""
         return self.steps[step].policy_digest if step in self.steps else self.prepared.get(step, "")
 
+    def current(self, ref: CheckpointRef) -> bool:
+        """Whether a checkpoint that the log need not know is of the run as it went on: no later attempt made any of its
+        steps again, and it knows the step."""
+        made = [record.attempt for step, record in self.steps.items() if step <= ref.step]
+        return all(attempt <= ref.attempt for attempt in made) and ref.step <= self.step
+
     def same_platform(self, one: int, other: int) -> bool:
         """Whether two attempts must produce equal bits."""
         return self.platforms.get(one) == self.platforms.get(other)

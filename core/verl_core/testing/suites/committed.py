@@ -186,6 +186,22 @@ class CheckpointerSuite:
         assert again.attempt == 2
         open_checkpointer("run", 2).verify(again)
 
+    def test_what_another_storage_holds_is_adopted_byte_for_byte(self, open_checkpointer: OpenCheckpointer) -> None:
+        keeper = open_checkpointer("run", 1)
+        ref = keeper.save(state_of(10))
+        summary, files = keeper.contents(ref)
+        held = [(path, list(blocks)) for path, blocks in files]
+        keeper.condemn(ref)
+        for _ in range(2):
+            open_checkpointer("run", 2).adopt(ref, (summary, ((path, iter(blocks)) for path, blocks in held)))
+        assert keeper.list() == [ref]
+        keeper.verify(ref)
+        short = [(path, iter(blocks if path != held[0][0] else ())) for path, blocks in held]
+        keeper.condemn(ref)
+        with pytest.raises(VerlError):
+            open_checkpointer("run", 3).adopt(ref, (summary, iter(short)))
+        assert keeper.list() == []
+
     def test_sweeping_leaves_what_is_committed(self, open_checkpointer: OpenCheckpointer) -> None:
         ref = open_checkpointer("run", 1).save(state_of(10))
         for attempt in (1, 2):
