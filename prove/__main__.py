@@ -40,9 +40,9 @@ def main() -> int:
         for name in LISTS:
             broken[name] += found.pop(name, [])
         figures |= found
-    figures |= {"violations": len(broken["violations"]), "seconds": round(time.monotonic() - begin, 1)}
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({**figures, "broken": broken}, indent=2, sort_keys=True) + "\n")
+        figures |= {"violations": len(broken["violations"]), "seconds": round(time.monotonic() - begin, 1)}
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text(json.dumps({**figures, "broken": broken}, indent=2, sort_keys=True) + "\n")
     Console().print(_table(figures))
     for name, texts in broken.items():
         print("\n".join(f"{name[:-1]}: {text}" for text in texts), end="\n" if texts else "")

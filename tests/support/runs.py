@@ -91,7 +91,8 @@ def lines(run: Path | str) -> int:
 def batches(run: Path | str) -> dict[str, bytes]:
     """Committed batches by name: their samples, byte for byte."""
     root = storage(run).child(ROLLOUTS)
-    marked = [stat.path.removesuffix("/SUCCESS") for stat in root.list() if stat.path.endswith("/SUCCESS")]
+    found = (stat.path for stat in root.list() if stat.path.startswith("epoch_"))
+    marked = [path.removesuffix("/SUCCESS") for path in found if path.endswith("/SUCCESS")]
     return {name: root.get(f"{name}/samples.jsonl") for name in sorted(marked)}
 
 

@@ -23,6 +23,8 @@ from verl_core.errors import (
 from verl_core.testing import crash
 from verl_core.types import Bytes, ObjectStat
 
+from . import direct
+
 TEMP = ".tmp-"  # prefix of files that a put has not finished; never listed
 _HIDDEN = (TEMP, ".nfs0", ".fuse_hidden")  # the latter: removed, and still open somewhere on this host
 _ERRORS: dict[int, tuple[type[StorageError], str]] = {
@@ -72,19 +74,25 @@ def write(path: str, data: Bytes | Iterable[Bytes], flags: int, *, sync: bool) -
     parts = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
     handle = os.open(path, os.O_WRONLY | flags, 0o666)
     try:
-        size = 0
-        for part in parts:
-            left = memoryview(part).cast("B")
-            size += len(left)
-            effect()
-            while left:
-                left = left[os.write(handle, left) :]
-            crash.point("write.part")
+        views, large = direct.large(parts)
+        size = direct.write(handle, views, effect) if large and not flags & os.O_APPEND else _write(handle, views)
         if sync and size:  # of an empty file there is only the name, which its folder's sync makes durable
             os.fdatasync(handle)
             crash.point("write.synced")
     finally:
         os.close(handle)
+    return size
+
+
+def _write(handle: int, parts: Iterable[memoryview]) -> int:
+    size = 0
+    for part in parts:
+        left = part
+        size += len(left)
+        effect()
+        while left:
+            left = left[os.write(handle, left) :]
+        crash.point("write.part")
     return size
 
 

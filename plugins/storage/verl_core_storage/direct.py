@@ -1,0 +1,104 @@
+"""Large files past the page cache: a checkpoint is on the disk sooner, and does not push out what others read.
+
+The kernel wants aligned memory, offsets and lengths: pieces are gathered in an aligned buffer. Where a file system does
+not take it, the same buffer is written as usual.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+
+from verl_core.types import Bytes
+
+LARGE = 8 << 20  # bytes; also of the buffer
+_AHEAD = 64 << 20  # room that is asked for at a time
+
+
+def large(parts: Iterable[Bytes]) -> tuple[Iterable[memoryview], bool]:
+    """The same parts, and whether they are large together. Looks no further than it must."""
+    rest, held, size = iter(parts), list[memoryview](), 0
+    for part in rest:
+        held.append(memoryview(part).cast("B"))
+        size += len(held[-1])
+        if size >= LARGE:
+            return chain(held, (memoryview(part).cast("B") for part in rest)), True
+    return held, False
+
+
+def write(handle: int, parts: Iterable[memoryview], before: Callable[[], None]) -> int:
+    """Write from the file's begin, ``before`` each write; returns the bytes. The content is not synced yet."""
+    buffer, file = memoryview(mmap.mmap(-1, LARGE)), _File(handle, before)
+    for filled in _filled(parts, buffer):
+        file.write(buffer[:filled])
+    return file.finish()
+
+
+def _filled(parts: Iterable[memoryview], buffer: memoryview) -> Iterator[int]:
+    """Fill the buffer again and again; says how far. Only the last time it is not full."""
+    filled = 0
+    for part in parts:
+        while part:
+            taken = part[: LARGE - filled]
+            buffer[filled : filled + len(taken)] = taken
+            filled, part = filled + len(taken), part[len(taken) :]
+            if filled == LARGE:
+                yield filled
+                filled = 0
+    if filled:
+        yield filled
+
+
+class _File:
+    def __init__(self, handle: int, before: Callable[[], None]) -> None:
+        self._handle, self._before = handle, before
+        self._size = self._room = 0
+        self._ahead = True
+        self._set(direct=True)
+
+    def write(self, data: memoryview) -> None:
+        self._before()
+        if len(data) < LARGE:
+            self._set(direct=False)  # the end need not be aligned
+        self._make_room()
+        while data:
+            try:
+                written = os.write(self._handle, data)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._set(direct=False)  # this file system does not take it
+                written = os.write(self._handle, data)
+            if written % mmap.PAGESIZE:
+                self._set(direct=False)
+            self._size += written
+            data = data[written:]
+
+    def finish(self) -> int:
+        if self._room > self._size:
+            os.ftruncate(self._handle, self._size)
+        return self._size
+
+    def _make_room(self) -> None:
+        """Blocks that are there already are written faster. Without room for all that is asked, the writes decide."""
+        if not self._ahead or self._room > self._size:
+            return
+        try:
+            os.posix_fallocate(self._handle, self._size, _AHEAD)
+            self._room = self._size + _AHEAD
+        except OSError:
+            self._ahead = False
+
+    def _set(self, *, direct: bool) -> None:
+        flags = fcntl.fcntl(self._handle, fcntl.F_GETFL)
+        wanted = flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT
+        if wanted != flags:
+            with suppress(OSError):
+                fcntl.fcntl(self._handle, fcntl.F_SETFL, wanted)
+                return
+            self._ahead = False
