@@ -19,7 +19,7 @@ from rich.table import Table
 
 from .machine import describe
 
-GROUPS = {"ft": "benchmarks.ft", "rollout": "benchmarks.rollout", "storage": "benchmarks.storage"}
+GROUPS = {name: f"benchmarks.{name}" for name in ("ft", "rollout", "storage", "checkpoint")}
 RESULTS = Path("build/bench.json")
 LIMIT_S = 3600.0
 
