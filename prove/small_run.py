@@ -14,6 +14,7 @@ from verl_core.alerts import Alerts
 from verl_core.assemble import committed_batches, start_from
 from verl_core.checkpoint.keeper import Keeper
 from verl_core.checkpoint.sharded import ShardedCheckpointer
+from verl_core.checkpoint.when import SaveRule
 from verl_core.errors import VerlError
 from verl_core.fleet import Fleet
 from verl_core.loop import Controller
@@ -122,7 +123,7 @@ class Shape:
         timeouts = dict.fromkeys(State, 60.0)
         parts = Parts(
             run_uri=run.storage.uri,
-            plan=Plan(SCHEDULE, STEPS, last_step, save_every=1, eval_every=0, timeout_s=timeouts),
+            plan=Plan(SCHEDULE, STEPS, last_step, SaveRule.every(1), eval_every=0, timeout_s=timeouts),
             opened=ev.Opened(os.getpid(), "host", "0", "config", "data", STEPS),
             branch=identity.branch,
             attempt=identity.attempt,

@@ -47,8 +47,9 @@ from .state.folder import CHECKPOINTS, ROLLOUTS, OpenRun, open_run
 from .state.forced import note_forced
 from .state.history import History
 from .state.journal import Journal
-from .state.machine import Plan, State, evaluation_key
+from .state.machine import evaluation_key
 from .state.modes import check_modes
+from .state.plan import plan_of
 from .state.runtime import runtime_state
 from .state.schedule import Schedule
 from .state.spill import SpillPlace
@@ -107,7 +108,7 @@ def _controller(
     return Controller(
         Parts(
             run_uri=run.storage.uri,
-            plan=_plan(inputs, schedule),
+            plan=plan_of(config, schedule, run.history, inputs.start.until_step),
             opened=ev.Opened(
                 os.getpid(), socket.gethostname(), version, config_hash, inputs.train.fingerprint, schedule.total_steps
             ),
@@ -223,24 +224,6 @@ def _built(
     """A provider with those of the block's options that are its own."""
     registry, name = inputs.plugins.registry, inputs.name(kind, wanted)
     return registry.build(kind, name, options_of(registry, kind, name, options), context)
-
-
-def _plan(inputs: Inputs, schedule: Schedule) -> Plan:
-    config, tolerance = inputs.config, inputs.config.training.fault_tolerance
-    until = inputs.start.until_step or schedule.total_steps
-    return Plan(
-        schedule,
-        total_steps=schedule.total_steps,
-        last_step=min(until, schedule.total_steps),
-        save_every=tolerance.checkpoint_interval_steps if tolerance.enabled else 0,
-        eval_every=config.training.eval_interval_steps,
-        timeout_s={
-            State.PREPARE: tolerance.prepare_timeout_sec,
-            State.COLLECT: tolerance.rollout_timeout_sec,
-            State.TRAIN: tolerance.train_timeout_sec,
-            State.EVAL: tolerance.eval_timeout_sec,
-        },
-    )
 
 
 def _factory(inputs: Inputs, context: BuildContext, store: HandOver, worker: WorkerId) -> Callable[[], Worker]:

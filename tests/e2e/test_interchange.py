@@ -199,7 +199,12 @@ trainer:
   unheard_of: 1
 """
 ARTICLE = """\
-train: {{total_steps: 3, save_interval: 2, async_checkpoint: true, resume_from: null}}
+train:
+  total_steps: 3
+  save_interval: 1000
+  async_checkpoint: true
+  resume_from: null
+  adaptive_checkpoint: {{enabled: true, intervals: [{{steps: 0, interval: 2}}, {{steps: 1000, interval: 500}}]}}
 model:
   actor: {{name_or_path: {model}, use_flash_attn: true}}
 data: {{train_files: [{data}], max_prompt_length: 16, max_response_length: 6, split: train}}
@@ -242,7 +247,7 @@ def test_the_commands_of_articles_work_as_written(tiny: Tiny, tmp_path: Path, ok
     base = ("train", "--config", tmp_path / "article.yaml", "--log-dir", tmp_path / "run")
     result = runs.cli(*base, "--async-checkpoint")
     assert (result.code, "done at step 3" in result.out) == (0, True), result.err
-    assert "article.yaml:3: model.actor.use_flash_attn: sdpa takes flash kernels" in result.err
+    assert "article.yaml:8: model.actor.use_flash_attn: sdpa takes flash kernels" in result.err
     assert {p.name for p in (tmp_path / "run/checkpoints").glob("step_*")} == {"step_000002", "step_000003"}
     first = digests_of(tmp_path / "run")[3]
     text = ARTICLE.format(data=tiny.data, model=tiny.model)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
@@ -238,6 +239,24 @@ def test_a_wrong_type_is_named_with_value_and_line(tmp_path: Path, line: str, ex
     file = write(tmp_path, "a.yaml", f"# a comment\n{line}\n")
     assert str(wrong(file, *MINIMAL)).startswith(f"{file}:2: {line.partition(':')[0]}")
     assert expected in str(wrong(file, *MINIMAL))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("[{steps: 0, interval: often}]", "a.yaml:2: training.fault_tolerance.adaptive_checkpoint.intervals"),
+        ("[{step: 0, interval: 5}]", "is not a list of {steps: a whole number, interval: a whole number}"),
+        ("500", "is not a list of {steps: a whole number, interval: a whole number}"),
+        (
+            "[{steps: 0}]",
+            "adaptive_checkpoint.intervals.0.interval: a value is missing — write it into the list",
+        ),
+    ],
+)
+def test_a_list_of_records_is_checked_like_a_block(tmp_path: Path, value: str, said: str) -> None:
+    text = f"# phases\ntraining: {{fault_tolerance: {{adaptive_checkpoint: {{intervals: {value}}}}}}}\n"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_config(write(tmp_path, "a.yaml", text), MINIMAL)
 
 
 def test_a_missing_value_is_named_with_a_remedy() -> None:

@@ -59,6 +59,14 @@ def test_the_defaults_satisfy_all_constraints() -> None:
         "training.fault_tolerance.eval_timeout_sec=-1",
         "training.fault_tolerance.prepare_timeout_sec=0",
         "training.fault_tolerance.checkpoint_interval_steps=0",
+        "training.fault_tolerance.adaptive_checkpoint.intervals=[{steps: 1, interval: 5}]",
+        "training.fault_tolerance.adaptive_checkpoint.intervals=[{steps: 0, interval: 5}, {steps: 0, interval: 6}]",
+        "training.fault_tolerance.adaptive_checkpoint.intervals=[{steps: 0, interval: 5}, {steps: -1, interval: 0}]",
+        "training.fault_tolerance.adaptive_checkpoint.intervals=[{steps: 0, interval: 0}]",
+        "training.fault_tolerance.adaptive_checkpoint.volatility_window=1",
+        "training.fault_tolerance.adaptive_checkpoint.volatility_threshold=0",
+        "training.fault_tolerance.adaptive_checkpoint.milestone_loss_drop=-0.1",
+        "training.fault_tolerance.adaptive_checkpoint.milestone_kl=0",
         "training.fault_tolerance.severity_thresholds.rollout_lost_fraction=0",
         "training.fault_tolerance.severity_thresholds.rollout_lost_fraction=33",
         "training.fault_tolerance.severity_thresholds.train_nodes_lost=0",
@@ -87,12 +95,21 @@ def test_a_value_out_of_its_range_is_one_error_with_its_key(override: str) -> No
         "training.eval_interval_steps=0",
         "training.fault_tolerance.rollout_retry_times=0",
         "training.fault_tolerance.severity_thresholds.rollout_lost_fraction=1",
+        "training.fault_tolerance.adaptive_checkpoint.intervals=[{steps: 0, interval: 1}, {steps: 1, interval: 9}]",
+        "training.fault_tolerance.adaptive_checkpoint.milestone_kl=0.01",
         "training.optim.betas=[0, 0.999]",
         "data.task=reasoning_gym:x",
     ],
 )
 def test_a_value_at_the_edge_of_its_range_is_fine(override: str) -> None:
     assert [finding for finding in findings(override) if not finding.warning] == []
+
+
+def test_a_volatility_that_no_window_reaches_is_a_warning() -> None:
+    adaptive = "training.fault_tolerance.adaptive_checkpoint"
+    [found] = findings(f"{adaptive}.enabled=true", f"{adaptive}.volatility_window=5")
+    assert (found.key, found.warning) == (f"{adaptive}.volatility_threshold", True)
+    assert findings(f"{adaptive}.enabled=true", f"{adaptive}.volatility_window=6") == []
 
 
 @given(step=st.integers(1, 96), batch=st.integers(1, 96))

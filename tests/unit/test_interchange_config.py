@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 from verl_core.config import load_config, read_config
-from verl_core.config.aliases import ARTICLE, BLOCKS, INTERVAL, VERL
+from verl_core.config.aliases import ARTICLE, BLOCKS, VERL
 from verl_core.config.compose import parse_yaml
-from verl_core.config.native import native, native_key
+from verl_core.config.native import native
 from verl_core.config.options import check_options
 from verl_core.config.translate import is_foreign
 from verl_core.errors import ConfigError, VerlError
@@ -116,13 +116,6 @@ def test_options_that_rules_set_are_options_of_the_built_in_plugins() -> None:
 
 def test_no_rule_is_shadowed_by_a_block() -> None:
     assert all(native(block) in (None, "option") for block in BLOCKS)
-
-
-def test_keys_of_the_schema_are_found_by_their_ending() -> None:
-    assert native_key("checkpoint_interval_steps") == INTERVAL
-    assert native_key("optim.lr") == "training.optim.lr"
-    assert native_key("name") is None, "more than one"
-    assert native_key("no_such_key") is None
 
 
 def test_errors_of_a_translation_are_input_errors() -> None:

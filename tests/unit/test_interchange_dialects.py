@@ -10,7 +10,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 from verl_core.cli.config import resume_asked
-from verl_core.config.aliases import INTERVAL, VERL_DEFAULTS
+from verl_core.config.aliases import ADAPTIVE, INTERVAL, VERL_DEFAULTS
 from verl_core.config.schema import Config
 
 from tests.support.dialects import ARTICLE_FILE, VERL_FILE, keys, translated
@@ -109,6 +109,9 @@ def test_article_keys_arrive_under_our_names() -> None:
     found = keys(translated(ARTICLE_FILE))
     assert found["total_steps"] == 10000
     assert found[INTERVAL] == 1000
+    assert found[f"{ADAPTIVE}.enabled"] is True
+    phases = [{"steps": 0, "interval": 500}, {"steps": 5000, "interval": 1000}, {"steps": 20000, "interval": 2000}]
+    assert found[f"{ADAPTIVE}.intervals"] == phases
     assert found["model.actor.path"] == "Qwen/Qwen2-1.5B"
     assert not any(key.startswith("model.reward") for key in found), "a model as reward must not become an option"
 

@@ -7,6 +7,7 @@ from collections import deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from verl_core.checkpoint.when import SaveRule
 from verl_core.errors import VerlError
 from verl_core.state import events as ev
 from verl_core.state.machine import Machine, Plan, State, advance
@@ -30,7 +31,7 @@ OPENED = ev.Opened(1, "host", "0", "c", "d", 4)
 
 def plan(total: int = 4, last: int | None = None, save_every: int = 2, eval_every: int = 0) -> Plan:
     schedule = Schedule(0, tuple(range(10)), 2, 4, True, total)
-    return Plan(schedule, total, last or total, save_every, eval_every, TIMEOUTS)
+    return Plan(schedule, total, last or total, SaveRule.every(save_every), eval_every, TIMEOUTS)
 
 
 def ref(key: BatchKey, version: int) -> BatchRef:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from verl_core.checkpoint.when import SaveRule
 from verl_core.state import events as ev
 from verl_core.state.machine import TERMINAL, Machine, Plan, State, advance
 from verl_core.state.schedule import Schedule
 from verl_core.types import Action, Decision, Fault
 
 SCHEDULE = Schedule(0, tuple(range(10)), 2, 4, True, 9)
-PLAN = Plan(SCHEDULE, 9, 9, 2, 3, dict.fromkeys(State, 5.0))
+PLAN = Plan(SCHEDULE, 9, 9, SaveRule.every(2), 3, dict.fromkeys(State, 5.0))
 LIVING = [state for state in State if state not in TERMINAL]
 UNKNOWN: tuple[Action, ...] = ("shrink", "skip_batch", "rollback")
 

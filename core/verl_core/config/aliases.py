@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .native import native_key
 from .secrets import MASK, secret_value
+from .shape import known_keys
 
 Outcome = Literal["taken", "holds", "differs", "option", "none"]
 Values = Mapping[str, object]  # of the whole file or override, by its own dotted keys
@@ -36,6 +36,7 @@ Rule = Callable[[object, Values, frozenset[str]], Meaning]  # value, all values,
 RESUME = "--resume"
 _OURS = re.compile(r"(^|/)step_\d+/?$")
 INTERVAL = "training.fault_tolerance.checkpoint_interval_steps"
+ADAPTIVE = "training.fault_tolerance.adaptive_checkpoint"
 
 
 def to(*keys: str, says: str = "") -> Rule:
@@ -87,16 +88,6 @@ def option(name: str) -> Rule:
 def _as_option(name: str, value: object) -> Meaning:
     text = MASK if secret_value(value) else str(value)
     return Meaning("option", says=f"stands for {name} {text}", option=(name, text))
-
-
-def where_known(name: str, otherwise: str) -> Rule:
-    """Taken where the schema has a key of this name, in whatever block."""
-
-    def rule(value: object, values: Values, installed: frozenset[str]) -> Meaning:
-        key = native_key(name)
-        return Meaning("none", says=otherwise) if key is None else Meaning("taken", {key: value})
-
-    return rule
 
 
 def engine(kind: str, block: str, words: Mapping[str, str]) -> Rule:
@@ -156,7 +147,6 @@ def processes_of(value: object, values: Values, installed: frozenset[str]) -> Me
     return processes(value, {}, installed)
 
 
-_FIXED = f"one interval holds for the whole run: {INTERVAL}"
 _NO_KL = "neither loss nor reward has a KL term"
 _NO_CRITIC = "there is no critic: grpo needs none"
 _FLASH = "sdpa takes flash kernels on a GPU by itself; to force the package: training.attn_implementation"
@@ -261,8 +251,7 @@ ARTICLE: dict[str, Rule] = {
     "train.resume_from": option(RESUME),
     "train.resume_from_step": option(RESUME),
     "resume_from_step": option(RESUME),
-    "train.adaptive_checkpoint.enabled": where_known("adaptive_checkpoint.enabled", _FIXED),
-    "train.adaptive_checkpoint.intervals": where_known("adaptive_checkpoint.intervals", _FIXED),
+    **{f"train.adaptive_checkpoint.{key}": to(f"{ADAPTIVE}.{key}") for key in known_keys(ADAPTIVE)},
     "model.actor.name_or_path": to("model.actor.path"),
     "model.actor.use_flash_attn": none(_FLASH),
     "model.reward.name_or_path": none(_REWARD + "; a model is none yet"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from operator import attrgetter
 
 from .devices import check_sizes
@@ -13,6 +14,7 @@ from .schema import Config
 
 _FT = "training.fault_tolerance"
 _LIMITS = f"{_FT}.severity_thresholds"
+_ADAPTIVE = f"{_FT}.adaptive_checkpoint"
 
 _AT_LEAST: dict[str, int] = {
     "total_steps": 1,
@@ -35,6 +37,8 @@ _AT_LEAST: dict[str, int] = {
     "training.optim.warmup_steps": 0,
     f"{_FT}.rollout_retry_times": 0,
     f"{_FT}.checkpoint_interval_steps": 1,
+    f"{_ADAPTIVE}.volatility_window": 2,
+    f"{_ADAPTIVE}.milestone_loss_drop": 0,
     f"{_LIMITS}.train_nodes_lost": 1,
     f"{_LIMITS}.oom_per_window": 1,
     f"{_LIMITS}.retries_per_window": 1,
@@ -63,6 +67,7 @@ _POSITIVE = (  # and finite: a time without end is no bound
     f"{_FT}.train_timeout_sec",
     f"{_FT}.eval_timeout_sec",
     f"{_FT}.prepare_timeout_sec",
+    f"{_ADAPTIVE}.volatility_threshold",
     f"{_LIMITS}.node_lost_sec",
     f"{_LIMITS}.rollout_storage_down_sec",
     f"{_LIMITS}.checkpoint_storage_down_sec",
@@ -85,7 +90,7 @@ _ALONE = ("distributed.rollout_workers", "distributed.train_ranks")
 
 def check_constraints(config: Config) -> list[Finding]:
     """All findings, errors and warnings, in the order of the rules."""
-    rules = (_ranges, _batches, _sampling, _data, _cluster, check_sizes, _idle)
+    rules = (_ranges, _saving, _batches, _sampling, _data, _cluster, check_sizes, _idle)
     return [finding for rule in rules for finding in rule(config)]
 
 
@@ -120,6 +125,24 @@ def _ranges(config: Config) -> Iterator[Finding]:
     betas = config.training.optim.betas
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         yield Finding("training.optim.betas", f"{betas} are no betas of Adam", "two numbers from 0 to below 1")
+
+
+def _saving(config: Config) -> Iterator[Finding]:
+    adaptive = config.training.fault_tolerance.adaptive_checkpoint
+    firsts = [phase.steps for phase in adaptive.intervals]
+    if firsts and (firsts[0] != 0 or any(later <= first for first, later in pairwise(firsts))):
+        what = f"the phases begin at steps {', '.join(map(str, firsts))}"
+        yield Finding(f"{_ADAPTIVE}.intervals", what, "begin at step 0, and ascend")
+    elif short := [phase.steps for phase in adaptive.intervals if phase.interval < 1]:
+        what = f"the interval from step {short[0]} on is no number of steps"
+        yield Finding(f"{_ADAPTIVE}.intervals", what, "at least 1")
+    if adaptive.milestone_kl is not None and not adaptive.milestone_kl > 0:
+        what = f"{adaptive.milestone_kl} is not a positive number"
+        yield Finding(f"{_ADAPTIVE}.milestone_kl", what, "a KL above 0, or null")
+    most = math.sqrt(max(0, adaptive.volatility_window - 1))
+    if adaptive.enabled and adaptive.volatility_threshold >= most > 0:
+        what = f"{adaptive.volatility_threshold} is never passed: {adaptive.volatility_window} losses reach {most:.3g}"
+        yield Finding(f"{_ADAPTIVE}.volatility_threshold", what, "lower it, or look at more steps", warning=True)
 
 
 def _batches(config: Config) -> Iterator[Finding]:

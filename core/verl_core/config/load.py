@@ -9,7 +9,7 @@ from typing import cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ValidationError
+from omegaconf.errors import ConfigKeyError, ValidationError
 
 from .. import masking
 from ..errors import ConfigError
@@ -139,8 +139,11 @@ def _fill(
         if isinstance(value, str) and hint == list[str] and value != "???" and not _reference(value):
             value = [value]
         try:
-            OmegaConf.update(node, key, value, merge=False)
-        except ValidationError:
+            if isinstance(value, list):  # replaced, not merged; its items may be records
+                node.merge_with({key: value})
+            else:
+                OmegaConf.update(node, key, value, merge=False)
+        except (ValidationError, ConfigKeyError):
             shown = secrets.MASK if secrets.secret_leaf((key,), value, ()) else repr(value)
             yield ConfigError(f"{shown} is not {expected(hint)}", where=where(path, places), remedy="correct the value")
 

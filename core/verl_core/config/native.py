@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .schema import Config
-from .shape import ALIASES, OPTIONS, all_keys, block_type, hints
+from .shape import ALIASES, OPTIONS, block_type, hints
 
 
 def native(key: str) -> Literal["block", "value", "option"] | None:
@@ -22,9 +22,3 @@ def native(key: str) -> Literal["block", "value", "option"] | None:
             return "value"  # what lies below is a part of it
         record = inner
     return "block"
-
-
-def native_key(ending: str) -> str | None:
-    """The schema's key that ends like this, whatever block it stands in; None when there is none, or more than one."""
-    found = [key for key in all_keys(Config) if key == ending or key.endswith(f".{ending}")]
-    return found[0] if len(found) == 1 else None

@@ -36,7 +36,9 @@ class Look:
             here = (*path, key)
             name = ".".join(map(str, here))
             if OmegaConf.is_missing(node, key):
-                self._wrong(name, "a value is missing", _MISSING.get(name, f"set it: --set {name}=…"))
+                listed = any(isinstance(part, int) for part in here)
+                remedy = "write it into the list" if listed else f"set it: --set {name}=…"
+                self._wrong(name, "a value is missing", _MISSING.get(name, remedy))
                 continue
             self.asked.clear()
             try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+MISSING: Any = "???"  # a value that must be given
+
 
 @dataclass
 class DataConfig:
@@ -41,7 +43,7 @@ class HybridEngineConfig:
 class ActorConfig:
     """A folder with ``config.json``, safetensors weights and a tokenizer."""
 
-    path: str = "???"
+    path: str = MISSING
     dtype: str = "float32"  # float32 | bfloat16
     hybrid_engine: HybridEngineConfig = field(default_factory=HybridEngineConfig)
 
@@ -109,6 +111,26 @@ class SeverityThresholds:
 
 
 @dataclass
+class SaveInterval:
+    """From step ``steps`` on, every step whose number is a multiple of ``interval`` is saved."""
+
+    steps: int = MISSING
+    interval: int = MISSING
+
+
+@dataclass
+class AdaptiveCheckpointConfig:
+    """When on, it stands for ``checkpoint_interval_steps``. Everything follows from config and metrics alone."""
+
+    enabled: bool = False
+    intervals: list[SaveInterval] = field(default_factory=list)  # ascending from step 0
+    volatility_window: int = 20  # steps that the loss is looked at over
+    volatility_threshold: float = 2.0  # deviation of these losses, as a share of their mean size, that halves intervals
+    milestone_loss_drop: float = 0.0  # share that the mean of the window falls by to be saved; 0: off
+    milestone_kl: float | None = None  # saved when the KL first comes down to it; null: off
+
+
+@dataclass
 class FaultToleranceConfig:
     """On by default. Off: nothing is committed, the state log is not synced, only the last save is made."""
 
@@ -119,6 +141,7 @@ class FaultToleranceConfig:
     eval_timeout_sec: float = 3600
     prepare_timeout_sec: float = 3600
     checkpoint_interval_steps: int = 50
+    adaptive_checkpoint: AdaptiveCheckpointConfig = field(default_factory=AdaptiveCheckpointConfig)
     state_log_path: str | None = None  # default: state_log.jsonl in the run folder
     recovery: list[str] = field(default_factory=list)  # policies in order; default: all loaded ones
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by policy

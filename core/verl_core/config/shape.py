@@ -56,7 +56,10 @@ def expected(hint: object) -> str:
         inner = [expected(arg) for arg in get_args(hint) if arg is not NoneType]
         return " or ".join([*inner, "null"])
     if get_origin(hint) is list:
-        return f"a list of {expected(get_args(hint)[0]).removeprefix('a ')}s"
+        item = get_args(hint)[0]
+        if (record := block_type(item)) is not None:
+            return f"a list of {{{', '.join(f'{key}: {expected(each)}' for key, each in hints(record).items())}}}"
+        return f"a list of {expected(item).removeprefix('a ')}s"
     if isinstance(hint, type) and hint in _WORDS:
         return _WORDS[hint]
     return "a block of keys"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from ..checkpoint.when import Measured
 from ..types import BatchKey, BatchRef, CheckpointRef, PlatformKey
 from .journal import Entry
 
@@ -83,6 +84,12 @@ class History:
     @property
     def rewards(self) -> list[float | None]:
         return [self.steps[s].reward_mean if s in self.steps else None for s in range(1, self.step + 1)]
+
+    def measured(self, step: int) -> Iterator[Measured]:
+        """What the steps up to ``step`` reported, in order."""
+        for number in sorted(s for s in self.steps if s <= step):
+            metrics = self.steps[number].metrics
+            yield number, metrics.get("loss"), metrics.get("kl")
 
     def add(self, entry: Entry) -> None:
         """Take in the next entry."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from ..checkpoint.when import BEGIN, Measured, SaveRule, Trend
 from ..errors import VerlError
 from ..types import BatchKey, Fault
 from . import events as ev
@@ -39,9 +40,10 @@ class Plan:
     schedule: Schedule
     total_steps: int
     last_step: int  # the same, or fewer with --until-step
-    save_every: int  # 0: only at the end
+    saves: SaveRule  # the last step is always saved
     eval_every: int  # 0: never
     timeout_s: dict[State, float]  # one for each state that waits
+    trend: Callable[[int], Trend] = Trend  # of the steps up to this one, as the state log has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Machine:
     plan: Plan
     state: State = State.INIT
     step: int = 0  # finished steps = policy version
+    trend: Trend = BEGIN  # of these steps
     pending: frozenset[BatchKey] = frozenset()  # batches of step + 1 that are not committed yet
     deadline: float = float("inf")
     stopped: bool = False  # at the step that was asked for, before the end
@@ -83,7 +86,7 @@ def _opened(m: Machine, _: ev.Event) -> Result:
 
 def _prepared(m: Machine, event: ev.Event) -> Result:
     assert isinstance(event, ev.Prepared)
-    return _next_step(replace(m, step=event.step))
+    return _next_step(replace(m, step=event.step, trend=m.plan.trend(event.step)))
 
 
 def _next_step(m: Machine) -> Result:
@@ -132,7 +135,7 @@ def _stop(m: Machine, _: ev.Event) -> Result:
     if m.state is State.TRAIN:
         due = m.plan.eval_every and (m.step + 1) % m.plan.eval_every == 0
         return replace(m, plan=replace(m.plan, last_step=m.step + 1, eval_every=m.plan.eval_every if due else 0)), ()
-    saved = m.step == 0 or (m.plan.save_every and m.step % m.plan.save_every == 0)
+    saved = m.step == 0 or m.plan.saves.due(m.trend)
     m = replace(m, plan=replace(m.plan, last_step=m.step)) if m.state is State.EVAL else replace(m, stopped=True)
     return m, () if saved else (ev.Save(m.step),)
 
@@ -141,13 +144,20 @@ def _rebuild(m: Machine, _: ev.Event) -> Result:
     return replace(m, state=State.PREPARE, pending=frozenset()), (ev.Prepare(again=True),)
 
 
-def _trained(m: Machine, _: ev.Event) -> Result:
+def _trained(m: Machine, event: ev.Event) -> Result:
     step = m.step + 1
-    save = step == m.plan.last_step or (m.plan.save_every and step % m.plan.save_every == 0)
+    trend = m.plan.saves.after(m.trend, _measured(step, event))
+    save = step == m.plan.last_step or m.plan.saves.due(trend)
     due = m.plan.eval_every and (step % m.plan.eval_every == 0 or step == m.plan.last_step)
     commands: list[ev.Command] = [ev.Save(step)] if save else []
     commands.append(ev.Evaluate(step) if due else ev.Emit(ev.EvalDone(step, None)))
-    return replace(m, state=State.EVAL, step=step), tuple(commands)
+    return replace(m, state=State.EVAL, step=step, trend=trend), tuple(commands)
+
+
+def _measured(step: int, event: ev.Event) -> Measured:
+    if isinstance(event, ev.TrainStepDone):
+        return step, event.result.metrics.loss, event.result.metrics.kl
+    return step, None, None
 
 
 def _evaluated(m: Machine, _: ev.Event) -> Result:

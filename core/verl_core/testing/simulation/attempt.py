@@ -9,6 +9,7 @@ from ...alerts import Alerts
 from ...assemble import committed_batches, start_from
 from ...checkpoint.keeper import Keeper
 from ...checkpoint.sharded import ShardedCheckpointer
+from ...checkpoint.when import SaveRule
 from ...errors import VerlError
 from ...fleet import Fleet
 from ...loop import Controller
@@ -108,7 +109,7 @@ def plan_of(scenario: Scenario, schedule: Schedule) -> Plan:
         State.TRAIN: limits.train_timeout_sec,
         State.EVAL: limits.eval_timeout_sec,
     }
-    return Plan(schedule, FOREVER, FOREVER, limits.checkpoint_interval_steps, 0, timeouts)
+    return Plan(schedule, FOREVER, FOREVER, SaveRule.every(limits.checkpoint_interval_steps), 0, timeouts)
 
 
 def _decider(scenario: Scenario, cluster: SimulatedCluster) -> Callable[[Fault, History], Decision]:
