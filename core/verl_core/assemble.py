@@ -15,10 +15,11 @@ from blake3 import blake3
 
 from .alerts import Alerts
 from .algorithms.flow import RolloutRoles, TrainRoles, flow_of
+from .checkpoint.age import SaveAge
 from .checkpoint.copies import LocalCopies
 from .checkpoint.keeper import Keeper
 from .config.options import options_of
-from .config.schema import FaultToleranceConfig
+from .config.schema import Config, FaultToleranceConfig
 from .errors import ConfigError, RunMismatch
 from .fleet import Fleet
 from .inputs import Inputs, changes_of, log_place, record_inputs, storage_at, unwanted_data
@@ -133,6 +134,7 @@ def _controller(
             alerts=alerts,
             metrics=_sinks(inputs, METRIC_SINK, context),
             release=run.release,
+            save_age=_save_age(config),
         )
     )
 
@@ -224,6 +226,12 @@ def _built(
     """A provider with those of the block's options that are its own."""
     registry, name = inputs.plugins.registry, inputs.name(kind, wanted)
     return registry.build(kind, name, options_of(registry, kind, name, options), context)
+
+
+def _save_age(config: Config) -> SaveAge:
+    tolerance = config.training.fault_tolerance
+    watched = tolerance.enabled and config.training.device != "cpu"
+    return SaveAge(tolerance.max_checkpoint_age_sec if watched else 0, tolerance.high_gpu_memory_fraction)
 
 
 def _factory(inputs: Inputs, context: BuildContext, store: HandOver, worker: WorkerId) -> Callable[[], Worker]:

@@ -22,7 +22,7 @@ from .parts import Parts
 from .recovery.supervisor import fault_of
 from .state import events as ev
 from .state.machine import Machine, State, advance
-from .types import BatchRef, Decision, Fault, Reply, RunFinished, StepResult
+from .types import Alert, BatchRef, Decision, Fault, Reply, RunFinished, StepResult
 
 
 class Controller:
@@ -78,6 +78,10 @@ class Controller:
         if self.stop_requested and not self._stopping:
             self._stopping = True
             return ev.StopAsked(self.stop_requested)
+        if risk := self.parts.save_age.risk(self.machine.step, self.parts.cluster.now()):
+            self.save_requested = True
+            text = f"{risk}; the run saves by itself. A shorter interval, or more room on the GPU, avoids that"
+            self.parts.alerts.send(Alert("medium", "GPU memory is nearly full", text, self.machine.step))
         if self.save_requested and self.machine.state is not State.TRAIN and self.machine.step:
             self.save_requested = False
             return ev.SaveAsked(self.machine.step)
@@ -107,7 +111,9 @@ class Controller:
     def _execute(self, command: ev.Command) -> Iterable[ev.Event]:
         match command:
             case ev.Prepare(again):
-                return [self.actions.prepare(again)]
+                prepared = self.actions.prepare(again)
+                self.parts.save_age.saved(prepared.step, self.parts.cluster.now())
+                return [prepared]
             case ev.Dispatch(step, keys, again):
                 return self.actions.dispatch(step, keys, again)
             case ev.Train(step):
@@ -116,6 +122,7 @@ class Controller:
                 self.actions.evaluate(step, again)
             case ev.Save(step):
                 self.actions.save(step)
+                self.parts.save_age.saved(step, self.parts.cluster.now())
             case ev.Decide(fault):
                 return [ev.Decided(fault, self.parts.decide(fault, self.history))]
             case ev.Emit(event):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .alerts import Alerts
+from .checkpoint.age import SaveAge
 from .checkpoint.keeper import Keeper
 from .fleet import Fleet
 from .observers import Observers
@@ -50,3 +51,4 @@ class Parts:
     alerts: Alerts
     metrics: Sequence[MetricSink]
     release: Callable[[], None]  # of the run's lock
+    save_age: SaveAge = field(default_factory=SaveAge)

@@ -6,7 +6,7 @@ notices is a hole in the tests: it survives.
 
 from __future__ import annotations
 
-from . import batches, checkpoints, inputs, journal, objects, running, starts, storing
+from . import batches, checkpoints, inputs, journal, objects, running, saving, starts, storing
 from .check import Result, check
 from .record import Mutant
 
@@ -16,6 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *checkpoints.MUTANTS,
     *journal.MUTANTS,
     *running.MUTANTS,
+    *saving.MUTANTS,
     *inputs.MUTANTS,
     *objects.MUTANTS,
     *starts.MUTANTS,

@@ -9,7 +9,6 @@ ACTIONS = "core/verl_core/actions.py"
 FLEET = "core/verl_core/fleet.py"
 WORKERS = "core/verl_core/workers.py"
 MACHINE = "core/verl_core/state/machine.py"
-HISTORY = "core/verl_core/state/history.py"
 WHEN = "core/verl_core/checkpoint/when.py"
 SUPERVISOR = "core/verl_core/recovery/supervisor.py"
 ASSEMBLE = "core/verl_core/assemble.py"
@@ -20,8 +19,6 @@ _FAULTS = "tests/faults/test_run_faults.py::"
 _ORDER = "tests/faults/test_run_order.py::"
 _POINTS = "tests/faults/test_run_points.py::"
 _REFUSALS = "tests/faults/test_run_refusals.py::"
-_ADAPTIVE = "tests/faults/test_adaptive_saves.py::"
-_RULE = "tests/unit/test_save_rule.py::"
 _MACHINE = "tests/unit/test_machine.py::"
 _FLEET = "tests/unit/test_fleet.py::"
 _SUPERVISOR = "tests/unit/test_supervisor.py::"
@@ -75,38 +72,6 @@ MUTANTS = (
         "trend.step % interval == 1",
         (f"{_MACHINE}test_an_undisturbed_run_visits_the_states_in_order_and_saves_at_its_interval_and_end",),
         "saves come at other steps than configured (C11)",
-    ),
-    Mutant(
-        "trend-forgotten-by-a-restart",
-        MACHINE,
-        "trend=m.plan.trend(event.step))",
-        "trend=replace(BEGIN, step=event.step))",
-        (f"{_ADAPTIVE}test_e7_a_run_killed_at_many_points_saves_at_the_steps_of_the_undisturbed_one",),
-        "after a restart milestones and volatility are judged as if nothing had been trained yet (E7)",
-    ),
-    Mutant(
-        "steps-not-redone-yet-counted",
-        HISTORY,
-        "for number in sorted(s for s in self.steps if s <= step):",
-        "for number in sorted(self.steps):",
-        (f"{_ADAPTIVE}test_a_run_that_lost_its_saves_decides_again_as_before",),
-        "a run that goes back decides on saves by what it has not trained yet (E7)",
-    ),
-    Mutant(
-        "volatile-interval-not-halved",
-        WHEN,
-        "max(1, started[-1] // 2) if self._volatile(trend)",
-        "started[-1] if self._volatile(trend)",
-        (f"{_RULE}test_the_interval_is_halved_while_the_loss_is_volatile_and_only_then",),
-        "saves are as rare as ever while the loss jumps (E7)",
-    ),
-    Mutant(
-        "mark-not-moved-by-a-milestone",
-        WHEN,
-        "return (mean, True) if fell",
-        "return (mark, True) if fell",
-        (f"{_RULE}test_a_loss_that_fell_by_the_share_is_a_milestone_and_the_next_counts_from_there",),
-        "after one milestone of the loss every step is saved (E7)",
     ),
     Mutant(
         "generated-again-although-committed",

@@ -1,7 +1,8 @@
 """NVML as ``nvidia-ml-py`` offers it, with the GPUs that ``$FAKE_NVML`` lists (JSON): the border to the driver.
 
 Put into ``sys.modules["pynvml"]``, or as ``pynvml.py`` on the path of another process. ``lost: true`` is a GPU that
-does not answer any more; ``$FAKE_NVML`` empty is a host without a driver.
+does not answer any more, ``used`` the share of its memory that is taken; ``$FAKE_NVML`` empty is a host without a
+driver.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def nvmlDeviceGetName(handle: Handle) -> bytes:  # older releases return bytes
 
 
 def nvmlDeviceGetMemoryInfo(handle: Handle) -> SimpleNamespace:
-    return SimpleNamespace(total=80 << 30, free=79 << 30, used=1 << 30)
+    total, used = 80 << 30, int((80 << 30) * handle.gpu.get("used", 1 / 80))
+    return SimpleNamespace(total=total, free=total - used, used=used)
 
 
 def nvmlDeviceGetPciInfo(handle: Handle) -> SimpleNamespace:
@@ -73,9 +75,10 @@ def _gpus() -> list[dict[str, Any]]:
 # --- for tests ---------------------------------------------------------------------------------
 
 
-def node(count: int = 8) -> str:
-    """``$FAKE_NVML`` of a node: GPU-0000… in the order of the bus."""
-    return json.dumps([{"uuid": uuid(n), "bus": f"00000000:{0x10 + n:02X}:00.0"} for n in range(count)])
+def node(count: int = 8, used: float = 1 / 80) -> str:
+    """``$FAKE_NVML`` of a node: GPU-0000… in the order of the bus, the last one filled to ``used``."""
+    gpus = [{"uuid": uuid(n), "bus": f"00000000:{0x10 + n:02X}:00.0"} for n in range(count)]
+    return json.dumps([*gpus[:-1], {**gpus[-1], "used": used}])
 
 
 def renumbered(text: str, order: list[int]) -> str:

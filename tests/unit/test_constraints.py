@@ -63,6 +63,8 @@ def test_the_defaults_satisfy_all_constraints() -> None:
         "training.fault_tolerance.adaptive_checkpoint.intervals=[{steps: 0, interval: 5}, {steps: 0, interval: 6}]",
         "training.fault_tolerance.adaptive_checkpoint.intervals=[{steps: 0, interval: 5}, {steps: -1, interval: 0}]",
         "training.fault_tolerance.adaptive_checkpoint.intervals=[{steps: 0, interval: 0}]",
+        "training.fault_tolerance.max_checkpoint_age_sec=-1",
+        "training.fault_tolerance.high_gpu_memory_fraction=95",
         "training.fault_tolerance.adaptive_checkpoint.volatility_window=1",
         "training.fault_tolerance.adaptive_checkpoint.volatility_threshold=0",
         "training.fault_tolerance.adaptive_checkpoint.milestone_loss_drop=-0.1",

@@ -37,6 +37,7 @@ _AT_LEAST: dict[str, int] = {
     "training.optim.warmup_steps": 0,
     f"{_FT}.rollout_retry_times": 0,
     f"{_FT}.checkpoint_interval_steps": 1,
+    f"{_FT}.max_checkpoint_age_sec": 0,
     f"{_ADAPTIVE}.volatility_window": 2,
     f"{_ADAPTIVE}.milestone_loss_drop": 0,
     f"{_LIMITS}.train_nodes_lost": 1,
@@ -75,7 +76,7 @@ _POSITIVE = (  # and finite: a time without end is no bound
     f"{_LIMITS}.window_sec",
     "distributed.nccl.measure_timeout_sec",
 )
-_FRACTIONS = ("rollout.top_p", f"{_LIMITS}.rollout_lost_fraction")
+_FRACTIONS = ("rollout.top_p", f"{_FT}.high_gpu_memory_fraction", f"{_LIMITS}.rollout_lost_fraction")
 _ONE_OF: dict[str, tuple[str, ...]] = {
     "data.overlong_prompts": ("error", "skip"),
     "data.chat_template": ("auto", "never"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .findings import Finding
-from .nvml import Gpu, Gpus
+from .nvml import Gpu, Gpus, read_gpus
 from .schema import Config, DistributedConfig
 from .suggest import nearest
 
@@ -75,6 +75,12 @@ def place(
         return Placement(), wrong
     pools = tuple(chosen[:train]), tuple(chosen[train : train + rollout])
     return Placement(pools[0], pools[1] or pools[0]), notes
+
+
+def memory_in_use(environ: Mapping[str, str]) -> float:
+    """Share of memory in use on the fullest GPU that a process with this environment sees; 0 where none answers."""
+    seen = _visible(read_gpus().found, environ)
+    return max((gpu.used_bytes / gpu.memory_bytes for gpu in seen), default=0.0)
 
 
 def check_sizes(config: Config) -> Iterator[Finding]:

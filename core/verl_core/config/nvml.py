@@ -22,6 +22,7 @@ class Gpu:
     bus_id: str
     numa_node: int | None
     cpus: tuple[int, ...]  # near it; empty: not known
+    used_bytes: int = 0  # of its memory, when it was read
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,15 @@ def read_gpus(sysfs: Path = SYSFS) -> Gpus:
 def _gpu(nvml: ModuleType, index: int, sysfs: Path) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     domain, _, rest = bus_id.partition(":")
     device = sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}"
     return Gpu(
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         index=index,
         name=_text(nvml.nvmlDeviceGetName(handle)),
-        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        memory_bytes=int(memory.total),
+        used_bytes=int(memory.used),
         bus_id=bus_id,
         numa_node=_numa_node(device / "numa_node"),
         cpus=_cpus(device / "local_cpulist"),

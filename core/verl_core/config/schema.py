@@ -142,6 +142,8 @@ class FaultToleranceConfig:
     prepare_timeout_sec: float = 3600
     checkpoint_interval_steps: int = 50
     adaptive_checkpoint: AdaptiveCheckpointConfig = field(default_factory=AdaptiveCheckpointConfig)
+    max_checkpoint_age_sec: float = 1800  # older, with a GPU nearly full: the run saves by itself; 0: never
+    high_gpu_memory_fraction: float = 0.95  # in use, above which a GPU is nearly full
     state_log_path: str | None = None  # default: state_log.jsonl in the run folder
     recovery: list[str] = field(default_factory=list)  # policies in order; default: all loaded ones
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by policy
