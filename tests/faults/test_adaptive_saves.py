@@ -14,7 +14,7 @@ from verl_core.types import TrainBatch, UpdateMetrics
 from tests.support import light
 from tests.support.light import LightTrainer
 from tests.support.points import killed_everywhere
-from tests.support.promise import broken_at_the_end, reference_of
+from tests.support.promise import broken, broken_at_the_end, reference_of
 
 pytestmark = pytest.mark.usefixtures("without_syncs")
 
@@ -60,6 +60,7 @@ def test_e7_a_run_killed_at_many_points_saves_at_the_steps_of_the_undisturbed_on
     run_adaptive(tmp_path / "undisturbed")
     reference, kills = reference_of(tmp_path / "undisturbed"), 0
     for root in killed_everywhere(tmp_path, lambda root: root.mkdir(), run_adaptive, first=100, every=61):
+        assert broken(root, reference) == [], root
         run_adaptive(root)
         assert broken_at_the_end(root, reference) == [], root
         assert saves(root) == SAVED, root
