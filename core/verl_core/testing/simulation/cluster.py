@@ -14,6 +14,7 @@ from ...errors import VerlError, WorkerError, WorkerLost
 from ...protocols import CheckpointReader, Worker
 from ...types import BatchKey, BatchSpec, PlatformKey, Reply, StepResult, UpdateMetrics, WorkerId
 from ...workers import Loaded, RankState, StepCall, Weights
+from .scenario import Scenario
 from .world import FIRST_POLICY, Node, World, next_policy
 
 STATE_FILE = "simulated.txt"  # of a rank: its policy
@@ -179,8 +180,7 @@ class SimulatedCluster:
         timing = self._timing
         match method:
             case "generate":
-                spread = _spread(self._world.scenario.seed, cast(BatchSpec, argument).key, timing.generate_sigma)
-                return timing.generate * spread
+                return generation_s(self._world.scenario, cast(BatchSpec, argument).key)
             case "weights":
                 return timing.weights if worker.role == "rollout" else 0.0
             case "step":
@@ -222,8 +222,10 @@ class SimulatedCluster:
         return StepResult(call.step, metrics, instance.policy, 0.5, self._timing.train)
 
 
-def _spread(seed: int, key: BatchKey, sigma: float) -> float:
-    """A log-normal factor, the same for a batch wherever it is made. Twelve uniform draws add up to a normal one."""
-    bits = seed_of(seed, "simulated time", key.epoch, key.batch)
+def generation_s(scenario: Scenario, key: BatchKey) -> float:
+    """Virtual seconds that a batch takes wherever it is made: the mean times a log-normal factor, whose normal is the
+    sum of twelve uniform draws."""
+    bits = seed_of(scenario.seed, "simulated time", key.epoch, key.batch)
     normal = sum((bits >> (5 * i)) & 31 for i in range(12)) / 31 - 6
-    return float(2.718281828459045 ** (sigma * normal))
+    factor = float(2.718281828459045 ** (scenario.timing.generate_sigma * normal))
+    return scenario.timing.generate * factor

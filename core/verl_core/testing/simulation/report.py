@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -48,12 +48,14 @@ class Report:
         return self.hours / self.seconds
 
 
-def account(world: World, schedule: Schedule, ideal_s: float, seconds: float) -> Report:
+def account(world: World, schedule: Schedule, undisturbed: Callable[[int], float], seconds: float) -> Report:
+    """``undisturbed``: virtual seconds of a step when nothing goes wrong."""
     scenario = world.scenario
     entries = read_log(world.files, LOG).entries
     history = fold(entries)
     lost, repeated = _samples(history, schedule, scenario.samples_per_prompt)
     names = [entry.event for entry in entries]
+    ideal_s = sum(map(undisturbed, range(1, history.step + 1)))
     return Report(
         scenario.name,
         scenario.seed,
@@ -61,8 +63,8 @@ def account(world: World, schedule: Schedule, ideal_s: float, seconds: float) ->
         scenario.rollout_workers,
         scenario.train_ranks,
         history.step,
-        ideal_s,
-        history.step * ideal_s / (scenario.hours * 3600),
+        ideal_s / max(history.step, 1),
+        ideal_s / (scenario.hours * 3600),
         {kind: world.seen[kind] for kind in KINDS if world.seen[kind]},
         history.fault_count,
         {name: names.count(name) for name in RECOVERIES if name in names},

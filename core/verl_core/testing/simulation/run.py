@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from contextlib import suppress
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 from ...errors import ConfigError, SafeModeError, StorageError
 from ...state.events import Confirmed
@@ -14,7 +13,9 @@ from ...state.folder import LOG
 from ...state.history import fold
 from ...state.journal import Journal, read_log, repair
 from ...state.machine import State
+from ...state.schedule import Schedule
 from .attempt import Attempt, schedule_of
+from .cluster import generation_s
 from .faults import Faults
 from .report import Report, account
 from .scenario import Scenario
@@ -29,26 +30,44 @@ def simulate(scenario: Scenario) -> Report:
 
     What the real parts raise against the promise (``DamagedError``, ``RunMismatch``) comes through.
     """
-    ideal_s = undisturbed_step(scenario)
+    undisturbed = Undisturbed.of(scenario)
     begin = time.perf_counter()
-    gap_s = scenario.mtbf_steps * ideal_s if scenario.mtbf_steps else scenario.mtbf_hours * 3600
+    gap_s = scenario.mtbf_steps * undisturbed.mean_s if scenario.mtbf_steps else scenario.mtbf_hours * 3600
     world = World.new(scenario)
     _play(world, gap_s)
-    return account(world, schedule_of(scenario), ideal_s, time.perf_counter() - begin)
+    return account(world, undisturbed.schedule, undisturbed.seconds, time.perf_counter() - begin)
 
 
-def undisturbed_step(scenario: Scenario) -> float:
-    """Seconds of a step, its share of a save included, when nothing goes wrong: the median of the first few."""
-    timing = scenario.timing
-    step_s = timing.generate * 2 + timing.train + timing.weights
-    world = World.new(replace(scenario, hours=step_s * CALIBRATION_STEPS / 3600))
-    ends: list[float] = []
-    _play(world, 0.0, ends)
-    spans = [later - earlier for earlier, later in pairwise(ends)]
-    if not spans:
-        raise ConfigError("no step ends within the calibration", remedy="lower timing.generate_sigma or worker_start")
-    every = scenario.fault_tolerance.checkpoint_interval_steps
-    return statistics.median(spans) + (timing.copy_state / every if every else 0.0)
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """The virtual time of steps when nothing goes wrong. Each has its own draws; the rest is the same for all."""
+
+    scenario: Scenario
+    schedule: Schedule
+    rest_s: float = 0.0  # beside its slowest batch
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Undisturbed:
+        """Play the first few steps without faults. Raises ConfigError when none ends."""
+        timing, ends = scenario.timing, list[float]()
+        hours = (timing.generate * 2 + timing.train + timing.weights) * CALIBRATION_STEPS / 3600
+        _play(World.new(replace(scenario, hours=hours)), 0.0, ends)
+        bare = cls(scenario, schedule_of(scenario))
+        rests = [ends[step - 1] - ends[step - 2] - bare.seconds(step) for step in range(2, len(ends) + 1)]
+        if not rests:
+            remedy = "lower timing.generate_sigma or worker_start"
+            raise ConfigError("no step ends within the calibration", remedy=remedy)
+        every = scenario.fault_tolerance.checkpoint_interval_steps
+        share = timing.copy_state / every if every > 1 else 0.0  # with a save each step it is in all of them
+        return replace(bare, rest_s=statistics.median(rests) + share)
+
+    def seconds(self, step: int) -> float:
+        """Of a step, its share of a save included."""
+        return self.rest_s + max(generation_s(self.scenario, key) for key in self.schedule.keys(step))
+
+    @property
+    def mean_s(self) -> float:
+        return statistics.fmean(self.seconds(step) for step in range(1, CALIBRATION_STEPS + 1))
 
 
 def _play(world: World, gap_s: float, ends: list[float] | None = None) -> None:
