@@ -54,7 +54,7 @@ from .state.plan import plan_of
 from .state.runtime import runtime_state
 from .state.schedule import Schedule
 from .state.spill import SpillPlace
-from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, Sampling, WorkerId
+from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, RewardSource, Sampling, WorkerId
 from .workers import RolloutWorker, TrainWorker
 from .writes import WriteQueue
 
@@ -87,7 +87,8 @@ def _controller(
     if run.history.step > schedule.total_steps:
         what = f"total_steps is {schedule.total_steps}, but the run is at step {run.history.step}"
         raise ConfigError(what, where=run.storage.uri, remedy="give at least as many, or use another --run-dir")
-    if changes := changes_of(inputs, run):
+    reward = inputs.reward_source(run.history)
+    if changes := changes_of(inputs, run, reward):
         run = note_forced(run, changes)
     record_inputs(inputs, run)
     text = inputs.loaded.config_text()
@@ -103,16 +104,13 @@ def _controller(
     copies = _copies(inputs, checkpointer, run.history, context, alerts)
     keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints, copies)
     workers = partial(_factory, inputs, context, store)
-    config_hash = blake3(text.encode()).hexdigest(16)
     committed = committed_batches(writer, run.history, schedule)
     place = run.storage.uri if config.storage.checkpoint_uri is None else config.storage.checkpoint_uri
     return Controller(
         Parts(
             run_uri=run.storage.uri,
             plan=plan_of(config, schedule, run.history, inputs.start.until_step),
-            opened=ev.Opened(
-                os.getpid(), socket.gethostname(), version, config_hash, inputs.train.fingerprint, schedule.total_steps
-            ),
+            opened=_opened(inputs, version, text, reward),
             branch=run.history.branch,
             attempt=run.attempt,
             exact=config.training.deterministic,
@@ -137,6 +135,11 @@ def _controller(
             save_age=_save_age(config),
         )
     )
+
+
+def _opened(inputs: Inputs, version: str, text: str, reward: RewardSource) -> ev.Opened:
+    config_hash, data = blake3(text.encode()).hexdigest(16), inputs.train.fingerprint
+    return ev.Opened(os.getpid(), socket.gethostname(), version, config_hash, data, inputs.schedule.total_steps, reward)
 
 
 def _prefixes(inputs: Inputs, run: Storage) -> dict[str, Storage]:

@@ -21,11 +21,12 @@ from .errors import RunMismatch
 from .plugins import Loaded
 from .protocols import Storage
 from .registry import STORAGE, Kind
+from .rewards.models import described, source_of
 from .state.claim import RUN
 from .state.folder import LOG, OpenRun, read_history
 from .state.history import History
 from .state.schedule import Schedule
-from .types import BuildContext, Optim
+from .types import BuildContext, Optim, RewardSource
 
 log = logging.getLogger("verl")
 CONFIG, FINGERPRINT, ORCHESTRATION = "config.yaml", ".dataset_fingerprint", "orchestration.json"
@@ -109,6 +110,11 @@ class Inputs:
             return None
         return read_history(storage, *log_place(self.plugins, self.config, storage))
 
+    def reward_source(self, history: History) -> RewardSource:
+        """What scores from here on. Raises ModelError unless it is safe and complete."""
+        model = self.config.model
+        return source_of(self.plugins.registry, model.reward, model.tokenizer_classes, self.hashes)
+
     def context(self, run_id: str, branch: int, attempt: int) -> BuildContext:
         c, optim = self.config, self.config.training.optim
         fields = Optim(
@@ -122,6 +128,7 @@ class Inputs:
             seed=c.seed,
             model_path=c.model.actor.path,
             allow_pickle=c.model.allow_pickle,
+            tokenizer_classes=tuple(c.model.tokenizer_classes),
             dtype=c.model.actor.dtype,
             device=c.training.device,
             threads=c.training.threads,
@@ -170,7 +177,7 @@ def unwanted_data(inputs: Inputs) -> list[str]:
     return [f"{wanted} → {found}"]
 
 
-def changes_of(inputs: Inputs, run: OpenRun) -> list[str]:
+def changes_of(inputs: Inputs, run: OpenRun, reward: RewardSource) -> list[str]:
     """What differs from what the run began with and must not, in words. Raises RunMismatch unless forced."""
     train, val, there = inputs.train, inputs.val, run.storage
     found: list[tuple[str, list[str]]] = []
@@ -184,6 +191,9 @@ def changes_of(inputs: Inputs, run: OpenRun) -> list[str]:
             differing = difference(before_val, val.source, val.paths, inputs.hashes)
             found.append(("the evaluation data changed", differing))
     found.append((UNWANTED, unwanted_data(inputs)))
+    known = run.history.reward
+    if known.digest and known.digest != reward.digest:
+        found.append(("the reward model changed", [f"{described(known)} → {described(reward)}"]))
     changes = [f"{what}: {'; '.join(lines)}" for what, lines in found if lines]
     if changes and not inputs.start.force_resume:
         remedy = "undo it, use another --run-dir, or --force-resume"

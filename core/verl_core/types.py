@@ -364,6 +364,15 @@ class RunIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class RewardSource:
+    """What scores the samples of a run."""
+
+    name: str = ""  # as ``model.reward.name``
+    path: str = ""  # of the model folder, "" for a reward that is no model
+    digest: str = ""  # "blake3:…" of that folder's content
+
+
+@dataclass(frozen=True, slots=True)
 class BuildContext:
     """Facts of the run that a plugin's ``build`` may need; its own options come as its config record."""
 
@@ -376,6 +385,7 @@ class BuildContext:
     on_wait: Callable[[StorageError], None] | None = None  # told of a storage call that has no answer yet; any thread
     model_path: str = ""
     allow_pickle: bool = False
+    tokenizer_classes: tuple[str, ...] = ()  # allowed beside the built-in list
     dtype: str = "float32"
     device: str = "cpu"
     pad_id: int = 0

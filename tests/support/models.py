@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from verl_core.quickstart.model import character_tokenizer
 from verl_core.types import BuildContext, Optim
 
 VOCABULARY, PAD, EOS = 40, 0, 2
@@ -42,3 +43,20 @@ def random_model(folder: Path, kind: str = "qwen3", **changes: Any) -> str:
 def context_of(model_path: str, **changes: Any) -> BuildContext:
     base = BuildContext(model_path=model_path, seed=5, pad_id=PAD, eos_ids=(EOS,), optim=Optim(lr=1e-2), total_steps=10)
     return replace(base, **changes)
+
+
+def random_classifier(folder: Path, seed: int = 7, **changes: Any) -> str:
+    """Write a reward model for the texts of the quickstart's task, the same bits for one seed; returns its path."""
+    tokenizer = character_tokenizer()
+    words = {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = transformers.AutoConfig.for_model("qwen3", **{**_SIZES, **words, "num_labels": 1, **changes})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 2:
+                    parameter.normal_(0.0, 0.2)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

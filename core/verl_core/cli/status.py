@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from statistics import mean
 from typing import Annotated
 
 import orjson
 import typer
 
+from ..rewards.models import described
 from ..state.claim import read_controller
 from ..state.history import History, fold
 from ..state.journal import read_log
@@ -52,6 +54,7 @@ def facts_of(place: RunPlace, history: History) -> dict[str, object]:
         "pid": controller.pid if controller is not None and controller.alive else None,
         "attempt": history.attempt,
         "branch": history.branch,
+        "reward_model": asdict(history.reward),
     }
 
 
@@ -64,6 +67,7 @@ def _show(place: RunPlace, history: History, facts: dict[str, object]) -> None:
         "state": f"{facts['state']}, {live}, attempt {facts['attempt']}",
         "step": f"{facts['step']} of {facts['total_steps']}",
         "reward": f"first {mean(kept[:10]):.3f}, last {mean(kept[-10:]):.3f} (means of ten)" if kept else "none yet",
+        "scored by": described(history.reward) or "(nothing begun)",
         "prompts": f"{facts['prompts_consumed']} consumed in {facts['batches_committed']} batches",
         "checkpoint": f"step {saved.step}, {saved.bytes / 1e6:.1f} MB" if saved else "none",
         "condemned": ", ".join(history.condemned) or "nothing",

@@ -60,13 +60,14 @@ def inspect_config(config: Config, *, run_dir: str | None = None, places: Mappin
 
 
 def _model(config: Config) -> Sequence[VerlError]:
-    model = config.model
-    allowed = model.tokenizer_classes
+    return bounded_check(config.model.actor.path, config.model.allow_pickle, config.model.tokenizer_classes)
+
+
+def bounded_check(path: str, allow_pickle: bool | None, tokenizer_classes: Sequence[str]) -> Sequence[ModelError]:
+    """``check_model_folder``, for a folder whose mount may be stuck."""
     try:
         return bounded(
-            lambda: check_model_folder(
-                model.actor.path, allow_pickle=model.allow_pickle, extra_tokenizer_classes=allowed
-            )
+            lambda: check_model_folder(path, allow_pickle=allow_pickle, extra_tokenizer_classes=tokenizer_classes)
         )
     except TimeoutError as error:
-        return [ModelError(str(error), where=model.actor.path, remedy=STUCK)]
+        return [ModelError(str(error), where=path, remedy=STUCK)]

@@ -29,9 +29,10 @@ _AGAIN = "download or export the model again"
 
 
 def check_model_folder(
-    path: str | Path, *, allow_pickle: bool = False, extra_tokenizer_classes: Sequence[str] = ()
+    path: str | Path, *, allow_pickle: bool | None = False, extra_tokenizer_classes: Sequence[str] = ()
 ) -> list[ModelError]:
-    """All reasons against loading the model of this folder; none when it is safe and complete."""
+    """All reasons against loading the model of this folder; none when it is safe and complete. ``allow_pickle`` None:
+    no key would allow one."""
     folder = Path(path)
     if not folder.is_dir():
         there = "is not a folder" if folder.exists() else "does not exist"
@@ -77,7 +78,7 @@ def _code(file: Path, content: Mapping[str, object]) -> list[ModelError]:
     return [ModelError(what, where=str(file), remedy=remedy)] if asked else []
 
 
-def _weights(folder: Path, allow_pickle: bool) -> list[ModelError]:
+def _weights(folder: Path, allow_pickle: bool | None) -> list[ModelError]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         return _indexed(folder, index)
@@ -89,7 +90,9 @@ def _weights(folder: Path, allow_pickle: bool) -> list[ModelError]:
         return [ModelError("no weights (*.safetensors)", where=str(folder), remedy=remedy)]
     if allow_pickle:
         return []
-    remedy = "convert the weights to safetensors, or, if you trust their source, --set model.allow_pickle=true"
+    remedy = "convert the weights to safetensors"
+    if allow_pickle is not None:
+        remedy += ", or, if you trust their source, --set model.allow_pickle=true"
     return [ModelError(f"the weights are a pickle: {', '.join(pickles)}", where=str(folder), remedy=remedy)]
 
 

@@ -19,6 +19,7 @@ from ..config.schema import Config
 from ..errors import ConfigError, VerlError, WorkerError
 from ..plugins import Loaded
 from ..registry import HEALTH_CHECK
+from ..rewards.models import reward_errors
 from ..types import BuildContext
 from . import process
 from .all_reduce import measure
@@ -39,9 +40,13 @@ def preflight(
     """Ask everything. Sets GPUs and NCCL's variables for this process; what it writes, to try the stores, is gone."""
     config, places = loaded.config, loaded.places
     report = inspect_config(config, run_dir=run_dir, places=places)
-    report += Report(tuple(check_options(config, plugins.registry, places)))
+    wrong = tuple(check_options(config, plugins.registry, places))
+    report += Report(wrong)
     gpus = read_gpus() if bound(config.distributed) or config.training.device != "cpu" else Gpus(())
     before = _before(run_dir, open_at) if run_dir is not None and RUN_DIR not in report.wrong else None
+    if before is None and not wrong:  # later the run says which reward is in force, and it is checked as the data are
+        model = config.model
+        report += Report(tuple(reward_errors(plugins.registry, model.reward, model.tokenizer_classes)))
     placement, findings = place(config.distributed, gpus, before, os.environ)
     report += Report.of(findings, places, _gpus(placement, gpus))
     process.apply(config.distributed, placement, gpus.found)

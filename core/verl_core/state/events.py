@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..types import BatchKey, BatchRef, Decision, Fault, PlatformKey, StepResult
+from ..types import BatchKey, BatchRef, Decision, Fault, PlatformKey, RewardSource, StepResult
 
 # --- events ----------------------------------------------------------------------------------
 
@@ -26,6 +26,7 @@ class Opened(Event):
     config_hash: str
     data_fingerprint: str
     total_steps: int
+    reward: RewardSource = field(default_factory=RewardSource)
 
 
 @dataclass(frozen=True, slots=True)

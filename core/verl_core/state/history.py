@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from ..checkpoint.when import Measured
-from ..types import BatchKey, BatchRef, CheckpointRef, PlatformKey
+from ..types import BatchKey, BatchRef, CheckpointRef, PlatformKey, RewardSource
 from .journal import Entry
 
 
@@ -51,6 +51,7 @@ class History:
     mode: str = ""
     started: float = 0.0
     total_steps: int | None = None
+    reward: RewardSource = field(default_factory=RewardSource)  # what scores; empty before the first start
     confirmations: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -111,6 +112,8 @@ def fold(entries: Iterable[Entry]) -> History:
 
 def _opened(h: History, e: Entry) -> None:
     h.total_steps = cast(int, e.payload["total_steps"])
+    if "reward" in e.payload:  # else it was written before rewards were on record
+        h.reward = RewardSource(**cast(Mapping[str, str], e.payload["reward"]))
 
 
 def _prepared(h: History, e: Entry) -> None:

@@ -16,9 +16,11 @@ import torch
 from verl_core.draws import uniforms
 from verl_core.errors import ConfigError, WorkerError
 from verl_core.hookspecs import Register, hookimpl
-from verl_core.protocols import RolloutEngine
+from verl_core.protocols import Reward, RolloutEngine
 from verl_core.types import BuildContext, Completion, GenerateRequest, Sampling
 
+from .classifier import ClassifierConfig
+from .classifier import build as build_classifier
 from .decoding import Decoding
 from .models import load_model
 from .sampling import draw
@@ -150,3 +152,8 @@ def build(config: HfConfig, context: BuildContext) -> HfEngine:
 @hookimpl
 def register_rollout_engines(register: Register[RolloutEngine]) -> None:
     register("hf", HfConfig, build)
+
+
+@hookimpl
+def register_rewards(register: Register[Reward]) -> None:
+    register("sequence_classifier", ClassifierConfig, build_classifier)

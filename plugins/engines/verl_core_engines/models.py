@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,34 +45,9 @@ def load_model(context: BuildContext, device: torch.device, attention: str) -> M
 
     Raises ModelError: folder missing, malformed, or its weights do not fit its config.
     """
-    where = context.model_path
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # what it would warn of is checked below
-    try:
-        config = AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
-        for name in _DROPOUTS:  # ratios of probabilities mean something only without it
-            if name in config.to_dict():
-                setattr(config, name, 0.0)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            where,
-            config=config,
-            dtype=DTYPES[context.dtype],
-            attn_implementation=attention,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=None if context.allow_pickle else True,
-            output_loading_info=True,
-        )
-        module, report = loaded
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, StrictDataclassError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"model cannot be loaded: {first}", where=where, remedy=_EXPORT) from error
-    if lacking := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
-        raise ModelError(f"weights do not fit config.json, first at {lacking[0]}", where=where, remedy=_EXPORT)
-    module.to(device).eval()
+    config = plain_config(context.model_path)
+    module = loaded(AutoModelForCausalLM, config, context.model_path, context, attention).to(device)
     tensors, aliases = named_tensors(module)
-    for tensor in tensors.values():  # own, aligned memory instead of a view of the file
-        tensor.data = tensor.data.clone()
     forward = inspect.signature(type(module).forward).parameters
     return Model(
         module,
@@ -80,6 +57,47 @@ def load_model(context: BuildContext, device: torch.device, attention: str) -> M
         "cache" if "cache" in forward else "past_key_values",
         int(module.config.to_dict().get("max_position_embeddings") or 0),
     )
+
+
+def plain_config(where: str) -> Any:
+    """The config of a model folder without dropout. Raises ModelError."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what it would warn of is checked in ``loaded``
+    with _named(where):
+        config = AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
+    for name in _DROPOUTS:  # ratios of probabilities mean something only without it
+        if name in config.to_dict():
+            setattr(config, name, 0.0)
+    return config
+
+
+def loaded(kind: Any, config: Any, where: str, context: BuildContext, attention: str) -> Any:
+    """The module of one of transformers' auto classes, for inference. Raises ModelError."""
+    with _named(where):
+        module, report = kind.from_pretrained(
+            where,
+            config=config,
+            dtype=DTYPES[context.dtype],
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=None if context.allow_pickle else True,
+            output_loading_info=True,
+        )
+    if lacking := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+        raise ModelError(f"weights do not fit config.json, first at {lacking[0]}", where=where, remedy=_EXPORT)
+    for tensor in named_tensors(module)[0].values():  # own, aligned memory instead of a view of the file
+        tensor.data = tensor.data.clone()
+    return module.eval()
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, StrictDataclassError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"model cannot be loaded: {first}", where=where, remedy=_EXPORT) from error
 
 
 def small_files(folder: str) -> dict[str, bytes]:
