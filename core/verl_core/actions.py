@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 from .errors import DamagedBatch, DamagedError
@@ -10,7 +11,7 @@ from .parts import Parts
 from .state import events as ev
 from .state.machine import State
 from .state.runtime import pack
-from .types import Alert, BatchKey, BatchRef, CheckpointRef, CheckpointState, Fault, StepResult
+from .types import Alert, BatchKey, BatchRef, BatchSpec, CheckpointRef, CheckpointState, Fault, StepResult
 from .workers import Loaded, RankState, StepCall, Weights
 
 
@@ -55,9 +56,13 @@ class Actions:
         missing = tuple(key for key in keys if key not in committed)
         if missing:
             fleet.publish(self._weights, step - 1)
-            fleet.generate([self._parts.plan.schedule.spec(key) for key in missing], step)
+            fleet.generate([self._spec(key) for key in missing], step)
         reused = [ev.RolloutComplete(committed[key], reused=True) for key in keys if key in committed]
         return [ev.RolloutDispatched(step, missing), *reused]
+
+    def _spec(self, key: BatchKey) -> BatchSpec:
+        """What was made before gets the reward that it had, so that it is the same again."""
+        return replace(self._parts.plan.schedule.spec(key), former=self._parts.history.swaps_since(key))
 
     def made(self, ref: BatchRef) -> ev.RolloutComplete:
         """Hold a batch that is made again against its record, as a step is (see ``trained``)."""

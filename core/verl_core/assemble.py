@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
@@ -16,7 +16,6 @@ from blake3 import blake3
 from .alerts import Alerts
 from .algorithms.flow import RolloutRoles, TrainRoles, flow_of
 from .checkpoint.age import SaveAge
-from .checkpoint.copies import LocalCopies
 from .checkpoint.keeper import Keeper
 from .config.options import options_of
 from .config.schema import Config, FaultToleranceConfig
@@ -25,33 +24,33 @@ from .fleet import Fleet
 from .inputs import Inputs, changes_of, log_place, record_inputs, storage_at, unwanted_data
 from .loop import Controller
 from .parts import Condemn, Found, Parts
-from .protocols import Checkpointer, Cluster, FileStorage, RecoveryPolicy, RolloutWriter, Storage, Worker
+from .places import checkpointer_at, copies_at, prefixes_of, writer_at
+from .protocols import Checkpointer, Cluster, FileStorage, RecoveryPolicy, Reward, RolloutWriter, Storage, Worker
 from .recovery.supervisor import decide
 from .registry import (
     ALERT_SINK,
     ALGORITHM,
-    CHECKPOINTER,
     CLUSTER,
     METRIC_SINK,
     RECOVERY,
-    REWARD,
     ROLLOUT_ENGINE,
     TRAIN_ENGINE,
-    WRITER,
     Kind,
     Registry,
 )
+from .rewards.models import snapshot_of
+from .rewards.swap import build_after, tell
 from .rollout.handover import HandOver
 from .state import events as ev
 from .state.claim import claim_prefix
-from .state.folder import CHECKPOINTS, ROLLOUTS, OpenRun, open_run
+from .state.folder import OpenRun, open_run
 from .state.forced import note_forced
-from .state.history import History
+from .state.history import History, Swap
 from .state.journal import Journal
 from .state.machine import evaluation_key
 from .state.modes import check_modes
 from .state.plan import plan_of
-from .state.runtime import runtime_state
+from .state.runtime import RewardSnapshot, runtime_state
 from .state.schedule import Schedule
 from .state.spill import SpillPlace
 from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, RewardSource, Sampling, WorkerId
@@ -68,7 +67,7 @@ def assemble(inputs: Inputs) -> Controller:
     unwanted_data(inputs)
     storage = storage_at(plugins, config, inputs.start.run_dir)
     log_storage, log_path = log_place(plugins, config, storage)
-    prefixes = _prefixes(inputs, storage)
+    prefixes = prefixes_of(inputs, storage)
     check_modes({"--run-dir": storage, **prefixes}, log_storage, single_committer=config.storage.single_committer)
     version, start = metadata.version("verl-core"), inputs.start
     run = open_run(storage, log_storage, log_path, resume=start.resume, code_version=version, take_over=start.take_over)
@@ -90,20 +89,22 @@ def _controller(
     reward = inputs.reward_source(run.history)
     if changes := changes_of(inputs, run, reward):
         run = note_forced(run, changes)
+    tell(run.history.swaps)
     record_inputs(inputs, run)
     text = inputs.loaded.config_text()
     context = inputs.context(run.run_id, run.history.branch, run.attempt)
     for prefix in prefixes.values():
         claim_prefix(prefix, run.run_id)
-    writer, checkpointer = _stores(inputs, prefixes, context)
+    rollouts, checkpoints = prefixes.values()
+    writer, checkpointer = writer_at(inputs, rollouts, context), checkpointer_at(inputs, checkpoints, context)
     alerts = Alerts(_sinks(inputs, ALERT_SINK, context), observers)
     observers.on_wait = alerts.waiting
     writes = WriteQueue(patience_s=tolerance.severity_thresholds.rollout_storage_down_sec, on_wait=alerts.storage)
     cluster = _built(inputs, CLUSTER, config.distributed.cluster, config.distributed.options, context)
     store = HandOver(writer, writes, durable=tolerance.enabled)
-    copies = _copies(inputs, checkpointer, run.history, context, alerts)
+    copies = copies_at(inputs, checkpointer, run.history, context, alerts)
     keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints, copies)
-    workers = partial(_factory, inputs, context, store)
+    workers = partial(_factory, inputs, context, store, tuple(run.history.swaps))
     committed = committed_batches(writer, run.history, schedule)
     place = run.storage.uri if config.storage.checkpoint_uri is None else config.storage.checkpoint_uri
     return Controller(
@@ -125,7 +126,7 @@ def _controller(
             committed=committed,
             sweep=partial(_sweep, writer, checkpointer, run.history, schedule, committed),
             start=partial(start_from, inputs.start.resume, keeper, run.history, place),
-            save_files=partial(_save_files, text, schedule),
+            save_files=partial(_save_files, text, schedule, snapshot_of(reward, *run.history.scale)),
             decide=_decider(inputs, context, cluster),
             eval_spec=lambda step: BatchSpec(evaluation_key(step), step, _val_rows(inputs)),
             observers=observers,
@@ -140,53 +141,6 @@ def _controller(
 def _opened(inputs: Inputs, version: str, text: str, reward: RewardSource) -> ev.Opened:
     config_hash, data = blake3(text.encode()).hexdigest(16), inputs.train.fingerprint
     return ev.Opened(os.getpid(), socket.gethostname(), version, config_hash, data, inputs.schedule.total_steps, reward)
-
-
-def _prefixes(inputs: Inputs, run: Storage) -> dict[str, Storage]:
-    """Where batches and checkpoints lie, by the keys that say so."""
-    config = inputs.config
-    wanted = (
-        ("storage.rollout_storage_uri", config.storage.rollout_storage_uri, ROLLOUTS),
-        ("storage.checkpoint_uri", config.storage.checkpoint_uri, CHECKPOINTS),
-    )
-    return {
-        key: run.child(name) if uri is None else storage_at(inputs.plugins, config, uri) for key, uri, name in wanted
-    }
-
-
-def _stores(
-    inputs: Inputs, prefixes: Mapping[str, Storage], context: BuildContext
-) -> tuple[RolloutWriter, Checkpointer]:
-    """Writer and checkpointer on their prefixes."""
-    config, registry = inputs.config, inputs.plugins.registry
-    rollouts, checkpoints = prefixes.values()
-    name = config.rollout.writer
-    writer = registry.build(WRITER, name, options_of(registry, WRITER, name, config.rollout.options), context, rollouts)
-    return writer, _checkpointer(inputs, context, checkpoints)
-
-
-def _checkpointer(inputs: Inputs, context: BuildContext, storage: Storage) -> Checkpointer:
-    registry, training = inputs.plugins.registry, inputs.config.training
-    options = options_of(registry, CHECKPOINTER, training.checkpointer, training.options)
-    return registry.build(CHECKPOINTER, training.checkpointer, options, context, storage)
-
-
-def _copies(
-    inputs: Inputs, main: Checkpointer, history: History, context: BuildContext, alerts: Alerts
-) -> LocalCopies | None:
-    """Below the folder, one of the run's own."""
-    backup, limits = inputs.config.backup, inputs.config.training.fault_tolerance.severity_thresholds
-    if backup.local_backup_dir is None:
-        return None
-    local = storage_at(inputs.plugins, inputs.config, backup.local_backup_dir).child(context.run_id)
-    return LocalCopies(
-        _checkpointer(inputs, context, local),
-        main,
-        keep=backup.keep_local,
-        limit_s=limits.checkpoint_storage_down_sec,
-        wanted=history.current,
-        on_wait=alerts.storage,
-    )
 
 
 def _journal(
@@ -237,7 +191,9 @@ def _save_age(config: Config) -> SaveAge:
     return SaveAge(tolerance.max_checkpoint_age_sec if watched else 0, tolerance.high_gpu_memory_fraction)
 
 
-def _factory(inputs: Inputs, context: BuildContext, store: HandOver, worker: WorkerId) -> Callable[[], Worker]:
+def _factory(
+    inputs: Inputs, context: BuildContext, store: HandOver, swaps: Sequence[Swap], worker: WorkerId
+) -> Callable[[], Worker]:
     """Builds the worker where the cluster wants it: engines are loaded there, not here."""
     config, registry = inputs.config, inputs.plugins.registry
     device = inputs.placement.device(worker.role, worker.index)
@@ -245,15 +201,17 @@ def _factory(inputs: Inputs, context: BuildContext, store: HandOver, worker: Wor
         context = replace(context, device=device)
     algorithm = registry.build(ALGORITHM, config.algorithm.name, config.algorithm.options, context)
 
+    def scored_by(swaps_ago: int) -> Reward:
+        return build_after(registry, config.model.reward, swaps[: len(swaps) - swaps_ago], context)
+
     def rollout() -> Worker:
         engine = _built(inputs, ROLLOUT_ENGINE, config.rollout.name, config.rollout.options, context)
-        reward = registry.build(REWARD, config.model.reward.name, config.model.reward.options, context)
         r = config.rollout
         sampling = Sampling(r.n, r.temperature, r.top_p, r.top_k, config.data.max_response_length, r.max_num_seqs)
-        roles = RolloutRoles(engine, inputs.tokenizer, reward, sampling, config.seed)
+        roles = RolloutRoles(engine, inputs.tokenizer, scored_by(0), sampling, config.seed)
         train = {p.row: p for p in inputs.train.prompts}
         val = {p.row: p for p in inputs.val.prompts} if inputs.val else {}
-        return RolloutWorker(str(worker), flow_of(algorithm), roles, store, train, val, config.seed)
+        return RolloutWorker(str(worker), flow_of(algorithm), roles, store, train, val, config.seed, scored_by)
 
     def train() -> Worker:
         engine = _built(inputs, TRAIN_ENGINE, config.training.name, config.training.options, context)
@@ -305,9 +263,11 @@ def start_from(
     return keeper.newest_good(history.checkpoints, condemn)
 
 
-def _save_files(text: str, schedule: Schedule, history: History, step: int) -> dict[str, bytes]:
+def _save_files(
+    text: str, schedule: Schedule, reward: RewardSnapshot | None, history: History, step: int
+) -> dict[str, bytes]:
     return {
-        "runtime_state.msgpack.zst": runtime_state(history, schedule, step).encode(),
+        "runtime_state.msgpack.zst": runtime_state(history, schedule, step, reward).encode(),
         "config.yaml": text.encode(),
         "scheduler.json": orjson.dumps({"step": step}),
     }

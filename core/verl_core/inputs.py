@@ -22,6 +22,7 @@ from .plugins import Loaded
 from .protocols import Storage
 from .registry import STORAGE, Kind
 from .rewards.models import described, source_of
+from .rewards.swap import block_after
 from .state.claim import RUN
 from .state.folder import LOG, OpenRun, read_history
 from .state.history import History
@@ -113,7 +114,8 @@ class Inputs:
     def reward_source(self, history: History) -> RewardSource:
         """What scores from here on. Raises ModelError unless it is safe and complete."""
         model = self.config.model
-        return source_of(self.plugins.registry, model.reward, model.tokenizer_classes, self.hashes)
+        block = block_after(model.reward, history.swaps)
+        return source_of(self.plugins.registry, block, model.tokenizer_classes, self.hashes)
 
     def context(self, run_id: str, branch: int, attempt: int) -> BuildContext:
         c, optim = self.config, self.config.training.optim
@@ -197,6 +199,8 @@ def changes_of(inputs: Inputs, run: OpenRun, reward: RewardSource) -> list[str]:
     changes = [f"{what}: {'; '.join(lines)}" for what, lines in found if lines]
     if changes and not inputs.start.force_resume:
         remedy = "undo it, use another --run-dir, or --force-resume"
+        if any("model.reward" in change or "reward model" in change for change in changes):
+            remedy += "; to go on with another reward: verl-core update-reward"
         raise RunMismatch("; ".join(changes), where=there.uri, remedy=remedy)
     for change in changes:
         log.warning("%s, resumed by force", change)

@@ -47,11 +47,12 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """What one worker generates, commits and may lose: a pure function of config, data and schedule."""
+    """What one worker generates, commits and may lose: but for ``former`` a pure function of config, data, schedule."""
 
     key: BatchKey
     policy_version: int  # training steps of the schedule before it, skipped ones counted
     rows: tuple[int, ...]  # data set rows, in order
+    former: int = 0  # it is scored as so many swaps of the reward ago: a batch that is made again
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from .algorithms.flow import Flow, RolloutRoles, TrainRoles
 from .checkpoint.digest import policy_digest
 from .errors import VerlError
-from .protocols import CheckpointReader
+from .protocols import CheckpointReader, Reward
 from .types import BatchKey, BatchRef, BatchSpec, PlatformKey, Prompt, Sample, StepResult, TensorChunk, TrainBatch
 
 if TYPE_CHECKING:
@@ -69,8 +69,11 @@ class RolloutWorker:
         train: Mapping[int, Prompt],
         val: Mapping[int, Prompt],
         run_seed: int,
+        former: Callable[[int], Reward] | None = None,
     ) -> None:
+        """``former``: the reward of so many swaps ago, for batches that are made again."""
         self._name, self._flow, self._roles, self._store = name, flow, roles, store
+        self._former = former
         self._train, self._val, self._seed = train, val, run_seed
 
     def call(self, method: str, argument: object) -> object:
@@ -79,7 +82,10 @@ class RolloutWorker:
             return self._roles.engine.version()
         if method == "generate" and isinstance(argument, BatchSpec):
             self._check_version(argument)
-            samples = self._flow.collect(self._roles, argument, [self._train[r] for r in argument.rows], "train")
+            roles = self._roles
+            if argument.former and self._former is not None:
+                roles = replace(roles, reward=self._former(argument.former))
+            samples = self._flow.collect(roles, argument, [self._train[r] for r in argument.rows], "train")
             return self._store.commit(argument, samples, worker=self._name, seed=self._seed)
         if method == "evaluate" and isinstance(argument, BatchSpec):
             self._check_version(argument)

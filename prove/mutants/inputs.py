@@ -16,6 +16,10 @@ SECRETS = "core/verl_core/config/secrets.py"
 MODEL = "core/verl_core/config/model_folder.py"
 AUDIT = "core/verl_core/state/audit.py"
 RUNTIME = "core/verl_core/state/runtime.py"
+HISTORY = "core/verl_core/state/history.py"
+REWARD_MODELS = "core/verl_core/rewards/models.py"
+REWARD_SWAP = "core/verl_core/rewards/swap.py"
+CLASSIFIER = "plugins/engines/verl_core_engines/classifier.py"
 _SCHEDULE = "tests/unit/test_schedule.py::"
 _ORDER = "tests/unit/test_data_order.py::"
 _DRAWS = "tests/unit/test_draws.py::"
@@ -24,6 +28,9 @@ _REFUSALS = "tests/faults/test_run_refusals.py::"
 _SECRETS = "tests/unit/test_config_secrets.py::"
 _MODEL = "tests/unit/test_model_folder.py::"
 _AUDIT = "tests/unit/test_audit.py::"
+_CLASSIFIER = "tests/unit/test_classifier.py::"
+_REWARDS = "tests/unit/test_rewards.py::"
+_REWARD = "tests/e2e/test_reward_model.py::"
 
 MUTANTS = (
     # --- the order of prompts -----------------------------------------------------------------
@@ -276,6 +283,83 @@ MUTANTS = (
         "    if not names:",
         (f"{_MODEL}test_every_shard_of_an_index_must_be_there",),
         "a model that lost a file is trained with random layers (C17)",
+    ),
+    # --- reward models ------------------------------------------------------------------------
+    Mutant(
+        "reward-model-changed-unnoticed",
+        INPUTS,
+        "    if known.digest and known.digest != reward.digest:",
+        "    if False:",
+        (f"{_REWARD}test_a_reward_model_that_changed_in_its_folder_is_refused",),
+        "the second half of a run is scored by other weights than the first",
+    ),
+    Mutant(
+        "reward-model-hashed-without-its-tokenizer",
+        REWARD_MODELS,
+        '_DECIDE = ("*.safetensors", "*.json",',
+        '_DECIDE = ("*.safetensors", "config.json",',
+        (f"{_CLASSIFIER}test_the_digest_is_that_of_all_that_decides_about_scores",),
+        "a reward reads other tokens than before, and nobody learns of it",
+    ),
+    Mutant(
+        "rewards-padded-in-batches",
+        CLASSIFIER,
+        "        tokens = torch.tensor([ids or [self._tokenizer.pad_id]], device=self._device)",
+        "        self._most_seen = max(len(ids), getattr(self, '_most_seen', 0))\n"
+        "        tokens = torch.tensor([ids + [5] * (self._most_seen - len(ids))], device=self._device)",
+        (f"{_CLASSIFIER}test_a_score_has_the_same_bits_in_every_batch",),
+        "a reward depends on which samples were scored with it, and so on the kill",
+    ),
+    Mutant(
+        "any-number-of-outputs-scored",
+        CLASSIFIER,
+        "        if facts.num_labels != 1:",
+        "        if False:",
+        (f"{_CLASSIFIER}test_more_than_one_output_is_refused",),
+        "the logit of some class is taken for a reward",
+    ),
+    Mutant(
+        "reward-model-pickle-loaded",
+        REWARD_MODELS,
+        "    return bounded_check(path, None, tokenizer_classes)",
+        "    return bounded_check(path, True, tokenizer_classes)",
+        (f"{_CLASSIFIER}test_what_is_not_safe_or_not_whole_is_refused_before_a_start",),
+        "a reward model from the net runs code",
+    ),
+    Mutant(
+        "swap-of-the-reward-forgotten",
+        HISTORY,
+        '    "reward_updated": _reward_updated,\n',
+        "",
+        (f"{_REWARD}test_a_swap_is_on_record_and_shown_and_what_is_committed_keeps_its_rewards",),
+        "a run goes on with the reward that was taken away",
+    ),
+    Mutant(
+        "old-batches-scored-again-by-the-new-reward",
+        HISTORY,
+        "        return sum(swap.attempt >= attempt for swap in self.swaps)",
+        "        return 0",
+        (f"{_REWARD}test_a_batch_from_before_a_swap_that_is_made_again_is_scored_as_it_was",),
+        "a batch that is made again after a swap is another batch",
+    ),
+    Mutant(
+        "scale-of-the-old-reward-lost",
+        REWARD_SWAP,
+        "    return Scaled(reward, swaps[-1].scale, swaps[-1].shift) if swaps else reward",
+        "    return reward",
+        (
+            f"{_REWARDS}test_a_reward_after_a_swap_is_the_new_one_on_its_scale_and_before_it_the_old_one",
+            f"{_REWARD}test_the_rewards_of_a_swap_are_those_of_the_new_model_on_the_scale_of_the_old_one",
+        ),
+        "the rewards of a run jump at a swap",
+    ),
+    Mutant(
+        "reward-turned-around-by-its-fit",
+        REWARD_SWAP,
+        "    if not (scale > 0.0 and math",
+        "    if not (math",
+        (f"{_REWARDS}test_outputs_that_do_not_go_with_the_old_ones_are_refused",),
+        "the policy learns what the new reward model thinks worst of",
     ),
     # --- the audit ----------------------------------------------------------------------------
     Mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -12,13 +13,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from verl_core.config.schema import RewardConfig
 from verl_core.data.procedural import make_rows
-from verl_core.errors import DataError, PluginError
+from verl_core.errors import DataError, InputError, PluginError
+from verl_core.plugins import load
 from verl_core.rewards import exact_match, gsm8k, reasoning_gym
 from verl_core.rewards.exact_match import ExactMatchConfig
 from verl_core.rewards.gsm8k import Gsm8kConfig
 from verl_core.rewards.reasoning_gym import RUNS_RESPONSES, ReasoningGymConfig
-from verl_core.types import BuildContext, Prompt
+from verl_core.rewards.swap import build_after, fit, swapped
+from verl_core.state.history import Swap
+from verl_core.types import BuildContext, Prompt, RewardSource
 
 CONTEXT = BuildContext()
 GSM8K = Path(__file__).parents[2].parent / "shared" / "data" / "gsm8k"
@@ -107,6 +112,40 @@ def test_gsm8k_gives_every_worked_solution_full_marks(split: str) -> None:
 def test_gsm8k_takes_any_text(response: str) -> None:
     for config in (Gsm8kConfig(), Gsm8kConfig(flexible=True)):
         assert gsm8k.build(config, CONTEXT).score([prompt("7")], [response])[0] in (0.0, 1.0)
+
+
+# --- a reward that takes another's place ------------------------------------------------------
+
+
+@given(st.floats(0.01, 100), st.floats(-100, 100), st.lists(st.integers(-50, 50), min_size=2, max_size=9, unique=True))
+def test_outputs_on_another_scale_are_brought_back(scale: float, shift: float, old: list[int]) -> None:
+    new = [(value - shift) / scale for value in old]
+    assert fit(new, [*map(float, old)]) == pytest.approx((scale, shift), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [([1, 2, 3], [3, 2, 1]), ([1, 1, 1], [1, 2, 3]), ([1, 2, 3], [1, 1, 1]), ([1, math.nan], [1, 2]), ([1], [2])],
+)
+def test_outputs_that_do_not_go_with_the_old_ones_are_refused(new: list[float], old: list[float]) -> None:
+    with pytest.raises(InputError, match="no positive scale fits") as raised:
+        fit(new, old)
+    assert "--no-warm-start" in raised.value.remedy
+
+
+def test_a_reward_after_a_swap_is_the_new_one_on_its_scale_and_before_it_the_old_one() -> None:
+    registry, first = load([], defaults=False).registry, RewardConfig("exact_match", {"strip": False})
+    source = (RewardSource("exact_match"), RewardSource("gsm8k"))
+    swaps = [Swap(*source, 4, scale=0.5, shift=0.25, samples=9, attempt=1)]
+    responses = ["#### 7", "7"]
+    for taken, wanted in ((swaps, [0.75, 0.25]), ([], [0.0, 1.0])):
+        assert build_after(registry, first, taken, CONTEXT).score([prompt("7")] * 2, responses) == wanted
+
+
+def test_options_stay_where_the_reward_keeps_its_name() -> None:
+    first = RewardConfig("model", {"path": "/a", "dtype": "bfloat16"})
+    assert swapped(first, "model", "/b").options == {"path": "/b", "dtype": "bfloat16"}
+    assert swapped(first, "exact_match", "").options == {}
 
 
 # --- reasoning_gym ---------------------------------------------------------------------------

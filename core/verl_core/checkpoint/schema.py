@@ -18,7 +18,7 @@ from ..errors import RunMismatch
 from ..protocols import CheckpointReader
 from ..rollout.codec import BatchMeta, Trailer
 from ..state.lines import Entry
-from ..state.runtime import RuntimeState
+from ..state.runtime import RewardSnapshot, RuntimeState
 from ..types import BatchKey, BatchRef, CheckpointRef, CheckpointState, TensorSums
 from .format import FORMAT, FileEntry, StoredChunk, StoredTensor
 from .migrations import STEPS, Migrated, Refusal, Step
@@ -26,8 +26,8 @@ from .migrations import STEPS, Migrated, Refusal, Step
 SCHEMA = 2  # raise it with every change of a stored record that was released, and add a step to migrations
 FILE = "schema_version.json"
 _STORED: tuple[type, ...] = (
-    BatchKey, BatchMeta, BatchRef, CheckpointRef, CheckpointState, Entry, FileEntry, RuntimeState, StoredChunk,
-    StoredTensor, TensorSums, Trailer,
+    BatchKey, BatchMeta, BatchRef, CheckpointRef, CheckpointState, Entry, FileEntry, RewardSnapshot, RuntimeState,
+    StoredChunk, StoredTensor, TensorSums, Trailer,
 )  # fmt: skip
 _KNOWN = Path(__file__).with_name("migrations") / "schemas"  # N.json: the schema_version.json of schema N
 Classes = Mapping[str, str | Sequence[str]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,11 @@ from ..config.schema import RewardConfig
 from ..data.hashes import FileHashes
 from ..errors import ModelError
 from ..registry import REWARD, Registry
+from ..state.runtime import RewardSnapshot
 from ..types import RewardSource
 
+_HEADS = ("score", "classifier", "classification_head")  # as transformers' sequence classifiers name it
+_LIGHT = 1 << 20  # bytes of a head that is kept
 _DECIDE = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")  # weights, and what shapes scores beside them
 
 
@@ -57,6 +61,40 @@ def digest_of(path: str, hashes: FileHashes) -> str:
     files = sorted({file for pattern in _DECIDE for file in Path(path).glob(pattern)})
     lines = [f"{file.name} {hashed.sha256}\n" for file, hashed in zip(files, hashes.of_all(files), strict=True)]
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
+
+
+def snapshot_of(source: RewardSource, scale: float, shift: float) -> RewardSnapshot | None:
+    """A reward model in little, None for a reward that is no model. Raises ModelError."""
+    if not source.path:
+        return None
+    folder = Path(source.path)
+    try:
+        config = folder / "tokenizer_config.json"
+        shaping = config.read_bytes() if config.exists() else b""
+        head = _head_of(sorted(folder.glob("*.safetensors")))
+    except OSError as error:
+        raise ModelError(error.strerror or str(error), where=source.path) from error
+    return RewardSnapshot(source.name, source.path, source.digest, scale, shift, head, shaping)
+
+
+def _head_of(files: Sequence[Path]) -> bytes:
+    """The tensors behind the body, as one safetensors file; empty where there are none, or they are large."""
+    header: dict[str, object] = {}
+    body = b""
+    for file in files:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            for name, entry in json.loads(stream.read(length)).items():
+                if name.split(".")[0] not in _HEADS:
+                    continue
+                begin, end = entry["data_offsets"]
+                if len(body) + end - begin > _LIGHT:
+                    return b""
+                stream.seek(8 + length + begin)
+                header[name] = {**entry, "data_offsets": [len(body), len(body) + end - begin]}
+                body += stream.read(end - begin)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body if header else b""
 
 
 def described(source: RewardSource) -> str:

@@ -164,6 +164,20 @@ class Confirmed(Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class RewardUpdated(Event):
+    """A person gave the run another reward: it scores what later attempts make."""
+
+    name: ClassVar[str] = "reward_updated"
+    who: str
+    old: RewardSource
+    new: RewardSource
+    from_step: int  # the first with batches that were not committed
+    scale: float  # of the new outputs, fitted on the old ones
+    shift: float
+    samples: int  # that they were fitted on; 0: not fitted
+
+
 # --- commands --------------------------------------------------------------------------------
 
 

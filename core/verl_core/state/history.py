@@ -26,6 +26,19 @@ class StepRecord:
     time: float
 
 
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A reward that took another's place: it scores what later attempts make."""
+
+    old: RewardSource
+    new: RewardSource
+    from_step: int  # the first with batches that were not committed
+    scale: float  # of the new outputs
+    shift: float
+    samples: int  # that these were fitted on
+    attempt: int  # the last before it
+
+
 @dataclass(slots=True)
 class History:
     """Fold of the entries in order. Later entries win; counts are over the whole life of the run."""
@@ -52,6 +65,8 @@ class History:
     started: float = 0.0
     total_steps: int | None = None
     reward: RewardSource = field(default_factory=RewardSource)  # what scores; empty before the first start
+    swaps: list[Swap] = field(default_factory=list)  # of the reward, in order
+    first_made: dict[BatchKey, int] = field(default_factory=dict)  # attempt that committed the batch for the first time
     confirmations: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -77,6 +92,16 @@ class History:
         steps again, and it knows the step."""
         made = [record.attempt for step, record in self.steps.items() if step <= ref.step]
         return all(attempt <= ref.attempt for attempt in made) and ref.step <= self.step
+
+    def swaps_since(self, key: BatchKey) -> int:
+        """How many swaps of the reward are newer than a batch; 0 for one that was never made."""
+        attempt = self.first_made.get(key, self.attempt + 1)
+        return sum(swap.attempt >= attempt for swap in self.swaps)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Scale and shift of the reward in force."""
+        return (self.swaps[-1].scale, self.swaps[-1].shift) if self.swaps else (1.0, 0.0)
 
     def same_platform(self, one: int, other: int) -> bool:
         """Whether two attempts must produce equal bits."""
@@ -131,6 +156,7 @@ def _dispatched(h: History, e: Entry) -> None:
 def _complete(h: History, e: Entry) -> None:
     ref = batch_ref(cast(Mapping[str, object], e.payload["ref"]))
     h.batches[ref.key] = ref
+    h.first_made.setdefault(ref.key, ref.attempt)
     if e.payload["durable"]:
         h.unkept.discard(ref.key)
     else:
@@ -205,6 +231,13 @@ def _confirmed(h: History, e: Entry) -> None:
     h.recent.clear()
 
 
+def _reward_updated(h: History, e: Entry) -> None:
+    fields = {name: e.payload[name] for name in ("from_step", "scale", "shift", "samples")}
+    old, new = (RewardSource(**cast(Mapping[str, str], e.payload[name])) for name in ("old", "new"))
+    h.swaps.append(Swap(old, new, attempt=e.attempt, **fields))  # type: ignore[arg-type]
+    h.reward = new
+
+
 _READERS = {
     "opened": _opened,
     "prepared": _prepared,
@@ -219,6 +252,7 @@ _READERS = {
     "fault": _faulted,
     "decision": _decided,
     "confirmed": _confirmed,
+    "reward_updated": _reward_updated,
 }
 
 

@@ -20,12 +20,26 @@ WINDOW = 100  # steps
 
 
 @dataclass(frozen=True, slots=True)
+class RewardSnapshot:
+    """A reward model in little: which one it is, and its head, without its body."""
+
+    name: str
+    path: str
+    digest: str
+    scale: float
+    shift: float
+    head: bytes  # the tensors behind the body, as a safetensors file; empty when they are large
+    tokenizer_config: bytes  # tokenizer_config.json
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeState:
     step: int
     epoch: int
     sampler_offset: int  # prompts consumed by training
     kl_window: tuple[float, ...]  # of the newest steps, oldest first
     reward_window: tuple[float, ...]
+    reward: RewardSnapshot | None  # None: it is no model
 
     def encode(self) -> bytes:
         return zstandard.ZstdCompressor(level=3).compress(pack({"format": FORMAT, **asdict(self)}))
@@ -37,8 +51,10 @@ def pack(value: object) -> bytes:
     return bytes(packer.bytes())
 
 
-def runtime_state(history: History, schedule: Schedule, step: int) -> RuntimeState:
-    """The runtime state after ``step``, from the state log alone."""
+def runtime_state(
+    history: History, schedule: Schedule, step: int, reward: RewardSnapshot | None = None
+) -> RuntimeState:
+    """The runtime state after ``step``, from the state log and the reward in force."""
     done = [history.steps[s] for s in range(max(1, step - WINDOW + 1), step + 1) if s in history.steps]
     kept = [record for record in done if record.reward_mean is not None]
     return RuntimeState(
@@ -47,6 +63,7 @@ def runtime_state(history: History, schedule: Schedule, step: int) -> RuntimeSta
         schedule.prompts_through(step),
         tuple(record.metrics["kl"] for record in kept),
         tuple(record.reward_mean or 0.0 for record in kept),
+        reward,
     )
 
 
@@ -57,6 +74,8 @@ def decode(data: bytes, where: str) -> RuntimeState:
         if fields.pop("format") != FORMAT:
             raise ValueError("another format")
         kl, rewards = tuple(fields.pop("kl_window")), tuple(fields.pop("reward_window"))
-        return RuntimeState(**fields, kl_window=kl, reward_window=rewards)
+        reward = fields.pop("reward", None)
+        snapshot = None if reward is None else RewardSnapshot(**reward)
+        return RuntimeState(**fields, kl_window=kl, reward_window=rewards, reward=snapshot)
     except (ValueError, TypeError, KeyError, zstandard.ZstdError) as error:
         raise DamagedError(f"not a runtime state ({error})", where=where) from None
