@@ -287,18 +287,3 @@ def test_a_run_goes_on_from_an_older_step_past_a_bad_one(
     assert events.count("replay_differs") >= 1
     assert runs.generated_though_committed(run) == []
     assert ok("verify", run).endswith("clean\n")
-
-
-def test_update_reward_names_the_command_that_does_it_and_that_works(
-    tiny: Tiny, tmp_path: Path, cli: Call, ok: Callable[..., str]
-) -> None:
-    run = tmp_path / "run"
-    tiny.trainer(run, 8).run(until_step=5)
-    checkpoint = ("--checkpoint", run / "checkpoints/step_000004")
-    model = cli("update-reward", *checkpoint, "--new-model", "Qwen/Qwen2.5-Reward")
-    assert (model.code, "package.module:function" in model.err) == (2, True)
-    known = cli("update-reward", *checkpoint, "--new-model", "exact_match")
-    command = known.err.strip().partition(" — ")[2].split()
-    assert (known.code, command[:4]) == (2, ["verl-core", "run", "--run-dir", str(run)])
-    assert "goes on after step 4" in ok(*command[1:], "--set", "training.deterministic=false")
-    assert json.loads(ok("status", run, "--json"))["state"] == "DONE"

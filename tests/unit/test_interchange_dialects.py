@@ -113,7 +113,11 @@ def test_article_keys_arrive_under_our_names() -> None:
     phases = [{"steps": 0, "interval": 500}, {"steps": 5000, "interval": 1000}, {"steps": 20000, "interval": 2000}]
     assert found[f"{ADAPTIVE}.intervals"] == phases
     assert found["model.actor.path"] == "Qwen/Qwen2-1.5B"
-    assert not any(key.startswith("model.reward") for key in found), "a model as reward must not become an option"
+    reward = {key: value for key, value in found.items() if key.startswith("model.reward.")}
+    path = "meta-llama/Llama-3-8B-Instruct"
+    assert reward == {
+        "model.reward.name": "sequence_classifier", "model.reward.path": path, "model.reward.dtype": "bfloat16"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

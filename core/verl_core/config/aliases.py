@@ -147,6 +147,10 @@ def processes_of(value: object, values: Values, installed: frozenset[str]) -> Me
     return processes(value, {}, installed)
 
 
+def reward_model(value: object, values: Values, installed: frozenset[str]) -> Meaning:
+    return Meaning("taken", {"model.reward.name": "sequence_classifier", "model.reward.path": value})
+
+
 _NO_KL = "neither loss nor reward has a KL term"
 _NO_CRITIC = "there is no critic: grpo needs none"
 _FLASH = "sdpa takes flash kernels on a GPU by itself; to force the package: training.attn_implementation"
@@ -254,8 +258,8 @@ ARTICLE: dict[str, Rule] = {
     **{f"train.adaptive_checkpoint.{key}": to(f"{ADAPTIVE}.{key}") for key in known_keys(ADAPTIVE)},
     "model.actor.name_or_path": to("model.actor.path"),
     "model.actor.use_flash_attn": none(_FLASH),
-    "model.reward.name_or_path": none(_REWARD + "; a model is none yet"),
-    "model.reward.dtype": none("the reward is no model"),
+    "model.reward.name_or_path": reward_model,
+    "model.reward.dtype": to("model.reward.dtype"),
     "data.dataset_name": none("a start never downloads: fetch the data set, and name its files in data.train_files"),
     "data.split": none("name the files of the split in data.train_files"),
     "data.max_length": none("two limits, data.max_prompt_length and data.max_response_length, stand for it"),
