@@ -119,7 +119,7 @@ def begun(tiny: Tiny, first: Path, second: Path, tmp_path_factory: pytest.TempPa
     """Five steps by the first model, then the swap."""
     folder = tmp_path_factory.mktemp("begun")
     create_trainer(config_of(tiny, STEPS, first, folder), run_dir=folder / "run").run(until_step=SWAP)
-    done = swap(folder / "run", second)
+    done = swap(folder / "run/checkpoints/step_000004", second)  # a checkpoint stands for its run
     assert (done.code, done.err) == (0, ""), done.err
     return folder / "run"
 
@@ -182,11 +182,18 @@ def test_a_resume_says_in_the_log_which_model_scores_from_which_step(
 
 
 @pytest.mark.slow
-def test_a_run_with_a_swap_that_is_killed_at_random_ends_as_the_undisturbed_one(
-    begun: Path, swapped: Path, tmp_path: Path
+def test_a_run_killed_on_both_sides_of_its_swap_ends_as_the_undisturbed_one(
+    tiny: Tiny, first: Path, second: Path, begun: Path, swapped: Path, tmp_path: Path
 ) -> None:
-    run = Path(shutil.copytree(begun, tmp_path / "run"))
-    kills = killed_at_random(run / "config.yaml", run, tmp_path / "log", random.Random(3), lines=6, at_most=4)
+    config, run, log = config_of(tiny, STEPS, first, tmp_path), tmp_path / "run", tmp_path / "log"
+    process = runs.start("run", "--config", config, "--run-dir", run, "--until-step", str(SWAP), log=log)
+    runs.wait_for(lambda: len(runs.batches(run)) >= 3 or process.poll() is not None, 60, "three batches")
+    process.kill()
+    process.wait()
+    create_trainer(config, run_dir=run).run(until_step=SWAP)
+    assert swap(run, second).code == 0
+    assert update_of(run) == update_of(begun)
+    kills = killed_at_random(config, run, log, random.Random(3), lines=6, at_most=4)
     assert kills >= 2, "too few to say anything"
     same_run(run, swapped)
 

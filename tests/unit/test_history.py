@@ -7,10 +7,20 @@ from collections.abc import Mapping
 import orjson
 from verl_core.config.schema import FaultToleranceConfig
 from verl_core.recovery.supervisor import decide
-from verl_core.state.events import Confirmed, Decided, Event, FaultSeen, TrainStepDone
+from verl_core.state.events import Confirmed, Decided, Event, FaultSeen, RewardUpdated, RolloutComplete, TrainStepDone
 from verl_core.state.history import History, fold
 from verl_core.state.journal import Entry
-from verl_core.types import BatchKey, BuildContext, CheckpointRef, Decision, Fault, StepResult, UpdateMetrics
+from verl_core.types import (
+    BatchKey,
+    BatchRef,
+    BuildContext,
+    CheckpointRef,
+    Decision,
+    Fault,
+    RewardSource,
+    StepResult,
+    UpdateMetrics,
+)
 from verl_core_recovery.retry import RetryConfig, build_retry
 
 POLICIES = [build_retry(RetryConfig(), BuildContext())]
@@ -90,3 +100,17 @@ def test_a_decision_that_is_no_retry_spends_no_budget() -> None:
     fault = batch_fault(0)
     log = [of(Decided(fault, Decision("safe_mode", "spent")))]
     assert fold(log).retry_times == []
+
+
+def test_a_batch_belongs_to_the_reward_of_the_attempt_that_made_it_first() -> None:
+    def made(batch: int, attempt: int) -> Entry:
+        ref = BatchRef(BatchKey(0, batch), 0, attempt, 0, "blake3:x", 1, 1, 0.5, (batch,))
+        return of(RolloutComplete(ref, reused=False), attempt)
+
+    def swapped(name: str, attempt: int) -> Entry:
+        return of(RewardUpdated("", RewardSource("a"), RewardSource(name), 2, 0.5, 0.1, 8), attempt)
+
+    log = [made(0, 1), swapped("b", 1), made(1, 2), made(0, 2), swapped("c", 3), made(2, 4), made(0, 4), made(3, 3)]
+    history = fold(log)
+    assert [history.swaps_since(BatchKey(0, batch)) for batch in range(5)] == [2, 1, 0, 1, 0]
+    assert (history.reward.name, history.scale) == ("c", (0.5, 0.1))
