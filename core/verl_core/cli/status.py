@@ -68,7 +68,7 @@ def _show(place: RunPlace, history: History, facts: dict[str, object]) -> None:
         "state": f"{facts['state']}, {live}, attempt {facts['attempt']}",
         "step": f"{facts['step']} of {facts['total_steps']}",
         "reward": f"first {mean(kept[:10]):.3f}, last {mean(kept[-10:]):.3f} (means of ten)" if kept else "none yet",
-        "scored by": f"{described(history.reward) or '(not on record)'}, since step {facts['scored_since_step']}",
+        "scored by": f"{described(history.reward)}, since step {facts['scored_since_step']}",
         "prompts": f"{facts['prompts_consumed']} consumed in {facts['batches_committed']} batches",
         "checkpoint": f"step {saved.step}, {saved.bytes / 1e6:.1f} MB" if saved else "none",
         "condemned": ", ".join(history.condemned) or "nothing",

@@ -99,4 +99,4 @@ def _head_of(files: Sequence[Path]) -> bytes:
 
 def described(source: RewardSource) -> str:
     """One line for people."""
-    return f"{source.name} {source.path} ({source.digest[:19]}…)" if source.path else source.name
+    return f"{source.name} {source.path} ({source.digest[:19]}…)" if source.path else source.name or "(not on record)"
