@@ -9,6 +9,7 @@ import stat as modes
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import cast
 
 from verl_core.errors import (
     ObjectExists,
@@ -71,7 +72,7 @@ def mapped(where: str) -> Iterator[None]:
 
 def write(path: str, data: Bytes | Iterable[Bytes], flags: int, *, sync: bool) -> int:
     """Unbuffered: each system call lets other threads run, so there are as few as can be."""
-    parts: Iterable[Bytes] = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
+    parts = cast(Iterable[Bytes], (data,) if isinstance(data, bytes | bytearray | memoryview) else data)
     handle = os.open(path, os.O_WRONLY | flags, 0o666)
     try:
         views, large = direct.large(parts)
