@@ -40,7 +40,7 @@ def test_e5_a_run_outlives_the_server_of_its_checkpoints(
         s3_env.kill()
         s3_env.start()
     assert digest == runs.status(undisturbed)["policy_digest"]
-    assert [alert.title for alert in alerts] == ["storage is not writable"]
+    assert "storage is not writable" in [alert.title for alert in alerts]
     # the last save may still wait: a start on this host carries it over
     verl_core.create_trainer(tiny.config(8), run_dir=run, plugins=["s3", "local"], overrides=overrides).run()
     saved = ShardedCheckpointer(open_s3(at), RunIdentity(str(runs.entries(run)[0]["run_id"]), 0, 9))
