@@ -21,7 +21,7 @@ def test_e5_a_run_outlives_the_server_of_its_checkpoints(
 ) -> None:
     at, run, alerts = place(), tmp_path / "run", list[Alert]()
     overrides = [
-        f"storage.checkpoint_uri={at}", "storage.options.attempts=1", "storage.options.timeout_s=5",
+        f"storage.checkpoint_uri={at}", "storage.options.attempts=1",
         f"backup.local_backup_dir={tmp_path}/copies",
     ]  # fmt: skip
     trainer = verl_core.create_trainer(tiny.config(8), run_dir=run, plugins=["s3", "local"], overrides=overrides)

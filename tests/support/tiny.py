@@ -10,7 +10,6 @@ from verl_core.api import Trainer
 
 CONFIG = """\
 seed: 5
-plugins: [{plugin}]
 total_steps: {steps}
 data:
   train_files: ["{data}"]
@@ -42,9 +41,9 @@ class Tiny:
 
     def config(self, steps: int, run: Path | str = "") -> Path:
         """``run`` on S3 needs the plugin."""
-        plugin = "s3" if str(run).startswith("s3://") else ""
-        path = self.folder / f"steps{steps}{plugin}.yaml"
-        path.write_text(CONFIG.format(steps=steps, data=self.data, model=self.model, plugin=plugin))
+        plugins = "plugins: [s3]\n" if str(run).startswith("s3://") else ""
+        path = self.folder / f"steps{steps}{'s3' if plugins else ''}.yaml"
+        path.write_text(plugins + CONFIG.format(steps=steps, data=self.data, model=self.model))
         return path
 
     def trainer(self, run: Path | str, steps: int, overrides: Sequence[str] = (), **more: object) -> Trainer:
