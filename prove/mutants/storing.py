@@ -6,6 +6,8 @@ from .record import Mutant
 
 LOCAL = "plugins/storage/verl_core_storage/local.py"
 POSIX = "plugins/storage/verl_core_storage/posix.py"
+DIRECT = "plugins/storage/verl_core_storage/direct.py"
+_DIRECT = "tests/unit/test_local_direct.py::"
 _CUT = "tests/faults/test_power_cut.py::"
 _LOCAL = "tests/unit/test_local_storage.py::"
 _PUBLISH = "tests/unit/test_local_publish.py::"
@@ -172,5 +174,21 @@ MUTANTS = (
             f"{_LOCAL}test_a_put_that_fails_leaves_no_trace",
         ),
         "a full disk ends the run at once instead of being waited for",
+    ),
+    Mutant(
+        "room-ahead-kept",
+        DIRECT,
+        "        if self._room > self._size:\n            os.ftruncate",
+        "        if False:\n            os.ftruncate",
+        (f"{_DIRECT}test_what_was_written_is_there_and_no_more",),
+        "a large file ends in zeros that nobody wrote",
+    ),
+    Mutant(
+        "end-of-a-large-file-lost",
+        DIRECT,
+        "    if filled:\n        yield filled",
+        "    if False:\n        yield filled",
+        (f"{_DIRECT}test_what_was_written_is_there_and_no_more",),
+        "the last bytes of a shard are not written",
     ),
 )

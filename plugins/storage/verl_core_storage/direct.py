@@ -6,6 +6,7 @@ not take it, the same buffer is written as usual.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -18,6 +19,10 @@ from verl_core.types import Bytes
 
 LARGE = 8 << 20  # bytes; also of the buffer
 _AHEAD = 64 << 20  # room that is asked for at a time
+_DIRECT: int = getattr(os, "O_DIRECT", 0)  # not on every system
+_fallocate = getattr(ctypes.CDLL(None), "fallocate", None)  # os.posix_fallocate writes zeros where there is none
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def large(parts: Iterable[Bytes]) -> tuple[Iterable[memoryview], bool]:
@@ -88,15 +93,14 @@ class _File:
         """Blocks that are there already are written faster. Without room for all that is asked, the writes decide."""
         if not self._ahead or self._room > self._size:
             return
-        try:
-            os.posix_fallocate(self._handle, self._size, _AHEAD)
+        if _fallocate is not None and _fallocate(self._handle, 0, self._size, _AHEAD) == 0:
             self._room = self._size + _AHEAD
-        except OSError:
+        else:
             self._ahead = False
 
     def _set(self, *, direct: bool) -> None:
         flags = fcntl.fcntl(self._handle, fcntl.F_GETFL)
-        wanted = flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT
+        wanted = flags | _DIRECT if direct else flags & ~_DIRECT
         if wanted != flags:
             with suppress(OSError):
                 fcntl.fcntl(self._handle, fcntl.F_SETFL, wanted)
