@@ -109,7 +109,7 @@ class FileStorage(Storage, Protocol):
     def truncate(self, path: str, size: int) -> None: ...
 
     def settle(self, folder: str) -> None:
-        """Make the names in a folder durable: whoever gave them may have died before its own sync."""
+        """Make the names in a folder ("" is the root) durable: whoever gave them may have died before its own sync."""
         ...
 
     def move(self, path: str, target: str) -> None:

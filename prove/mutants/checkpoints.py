@@ -307,4 +307,14 @@ MUTANTS = (
         (f"{_COPIES}test_e5_a_copy_that_was_cut_short_on_its_way_is_not_committed",),
         "a copy that was cut short on its way is committed",
     ),
+    Mutant(
+        "saved-already-but-not-durable",
+        SHARDED,
+        "        self._shelf.settle()\n",
+        "",
+        (
+            "tests/faults/test_power_cut.py::test_a_checkpoint_that_is_saved_already_is_durable_although_who_saved_it_died",
+        ),
+        "a checkpoint that was reported as saved is gone after a power cut",
+    ),
 )

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from verl_core.checkpoint.sharded import ShardedCheckpointer
 from verl_core.errors import ObjectExists
 from verl_core.rollout.writer import AtomicWriter
 from verl_core.testing.crash_states import crash_states
@@ -22,7 +23,7 @@ from verl_core.types import RunIdentity
 from verl_core_storage import posix
 from verl_core_storage.local import LocalStorage
 
-from tests.support.made import samples, spec
+from tests.support.made import samples, spec, state
 
 Call = Callable[[LocalStorage], object]
 
@@ -214,3 +215,12 @@ def test_batches_that_a_start_finds_are_durable_although_their_worker_died(cuts:
 
     _, after = cuts.of(call)
     assert {tree.get("epoch_0/batch_0/SUCCESS") for tree in after} == {b""}
+
+
+def test_a_checkpoint_that_is_saved_already_is_durable_although_who_saved_it_died(cuts: Cuts) -> None:
+    def call(storage: LocalStorage) -> None:
+        for folder in (DiesBeforeItsSync(f"{storage.uri}/checkpoints"), storage.child("checkpoints")):
+            ShardedCheckpointer(folder, RunIdentity("run", 0, 0)).save(state(5, ranks=1))
+
+    _, after = cuts.of(call)
+    assert {tree.get("checkpoints/step_000005/SUCCESS") for tree in after} == {b""}

@@ -98,6 +98,9 @@ class ObjectShelf:
         crash.point("condemn.freed")
         return ", ".join(marked) or name
 
+    def settle(self) -> None:
+        """An object is durable when it is there."""
+
     def sweep(self) -> Sequence[str]:
         """Remove what attempts before this one left without being picked; return the folders."""
         swept = []

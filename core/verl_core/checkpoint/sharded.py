@@ -176,6 +176,7 @@ class ShardedCheckpointer:
                 where=self._where(name),
                 remedy="resume from it, or move it away",
             )
+        self._shelf.settle()
         return summary.ref
 
     def _check_room(self, name: str, size: int) -> None:

@@ -57,6 +57,10 @@ class Shelf(Protocol):
         """Keep what lies under the name, but out of sight: the name is free then. Returns where it is."""
         ...
 
+    def settle(self) -> None:
+        """Make durable what is listed: whoever committed it may have died before its own sync."""
+        ...
+
     def sweep(self) -> Sequence[str]: ...
 
 
@@ -110,6 +114,9 @@ class FolderShelf:
 
     def condemn(self, name: str, attempt: int) -> str:
         return move_aside(self._storage, name, f"{name}.{attempt}")
+
+    def settle(self) -> None:
+        self._storage.settle("")
 
     def sweep(self) -> Sequence[str]:
         return sweep_staging(self._storage, _LEFTOVER, self._identity.attempt)

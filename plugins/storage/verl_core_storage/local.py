@@ -140,7 +140,7 @@ class LocalStorage:
                 return
 
     def settle(self, folder: str) -> None:
-        target = self._at(folder)
+        target = self._at(folder) if folder else self.uri
         with posix.mapped(target):
             posix.make_folder(os.path.dirname(target), self._named)
             posix.sync_folder(target)
