@@ -1,85 +1,96 @@
-"""Group ``ft``: what fault tolerance costs a step of the quickstart, against the same run without it.
+"""Group ``ft``: what fault tolerance costs a step of the quickstart.
 
-Off means: no commits, no synced state log, no save but the last. Both runs live in one process and take turns of eleven
-steps, so that a machine that is slow for a while is slow for both; the first step of a turn is left out. Each round
-builds both anew, the other one first: where an engine's memory happens to lie is worth some percent of its speed.
+One run has it switched on and off in turns of five steps, the distance of its saves: two engines differ by some percent
+from where their memory happens to lie, so two runs beside each other would measure that. Off means what
+``training.fault_tolerance.enabled=false`` means: no commits, no synced state log, no save. Writes that were handed in
+are done before the next turn begins, on the clock of none. Several runs, each with an engine of its own.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import tempfile
-import threading
 import time
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import verl_core
+from verl_core.actions import Actions
 from verl_core.api import Trainer
 from verl_core.config.compose import packaged_configs
+from verl_core.loop import Controller
 from verl_core.quickstart.model import make_tiny_model
 from verl_core.quickstart.task import write_sort_task
 
-ROUNDS, TURNS, STEPS = 30, 1, 11  # 30 × 1 × 10 = 300 steps are measured of each
+RUNS, PAIRS, STEPS = 5, 15, 5  # 5 × 15 × 5 = 375 steps are measured of each
+WARM = 6  # turns before those, with it: the process for writes starts in them
 
 
 def measure() -> dict[str, float]:
-    """``ft_overhead_ratio``: median seconds of a step with, over without; the means beside it."""
+    """``ft_overhead_ratio``: seconds of a turn, its save included, with over without; the median of all neighbours.
+    ``ft_overhead_step_ratio``: of the medians of all steps; ``ft_overhead_mean_ratio``: of their means."""
+    on, off = list[list[float]](), list[list[float]]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model, data = make_tiny_model(folder / "model", 0), write_sort_task(folder / "data", 0)
-        on, off = list[float](), list[float]()
-        for number in range(ROUNDS):
-            pair = [(_trainer(folder / str(number), model, data, enabled), enabled) for enabled in (True, False)]
-            pair = pair if number % 2 else pair[::-1]
-            for (_, enabled), seconds in zip(pair, take_turns([trainer for trainer, _ in pair]), strict=True):
-                (on if enabled else off).extend(seconds)
+        for number in range(RUNS):
+            for enabled, seconds in take_turns(_trainer(folder / str(number), model, data), random.Random(number)):
+                (on if enabled else off).append(seconds)
+    steps, off_steps = list(chain(*on)), list(chain(*off))
     return {
-        "ft_overhead_ratio": statistics.median(on) / statistics.median(off),
-        "ft_overhead_mean_ratio": statistics.mean(on) / statistics.mean(off),
-        "ft_step_s": statistics.median(on),
-        "ft_off_step_s": statistics.median(off),
+        "ft_overhead_ratio": statistics.median(sum(a) / sum(b) for a, b in zip(on, off, strict=True)),
+        "ft_overhead_step_ratio": statistics.median(steps) / statistics.median(off_steps),
+        "ft_overhead_mean_ratio": statistics.mean(steps) / statistics.mean(off_steps),
+        "ft_step_s": statistics.median(steps),
+        "ft_off_step_s": statistics.median(off_steps),
     }
 
 
-def take_turns(trainers: list[Trainer]) -> list[list[float]]:
-    """Seconds of the measured steps of each. One trainer is at work at a time."""
-    turns = [threading.Semaphore(1 if i == 0 else 0) for i in range(len(trainers))]
-    seconds: list[list[float]] = [[] for _ in trainers]
+def take_turns(trainer: Trainer, dice: random.Random) -> list[tuple[bool, list[float]]]:
+    """Whether it was on, and the seconds of the steps, of each turn that is measured."""
+    turns, seconds, since = list[tuple[bool, list[float]]](), list[float](), time.perf_counter()
+    plan = [True] * WARM
+    for _ in range(PAIRS):
+        pair = [True, False]
+        dice.shuffle(pair)
+        plan += pair
 
-    def run(mine: int) -> None:
-        done, since = 0, 0.0
+    def step(_: object) -> None:
+        nonlocal seconds, since
+        seconds.append(time.perf_counter() - since)
+        if len(seconds) == STEPS:
+            controller = trainer._controller
+            assert controller is not None
+            controller.parts.writes.barrier()
+            turns.append((plan[len(turns)], seconds))
+            seconds = []
+            switch(controller, on=len(turns) == len(plan) or plan[len(turns)])
+        since = time.perf_counter()
 
-        def step(_: object) -> None:
-            nonlocal done, since
-            done, now = done + 1, time.perf_counter()
-            if done % STEPS != 1:
-                seconds[mine].append(now - since)
-            if done % STEPS == 0:
-                turns[(mine + 1) % len(trainers)].release()
-                turns[mine].acquire(timeout=600)
-            since = time.perf_counter()
-
-        trainers[mine].on("step_finished", step)
-        turns[mine].acquire(timeout=600)
-        trainers[mine].run()
-        turns[(mine + 1) % len(trainers)].release()
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(trainers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return seconds
+    trainer.on("step_finished", step)
+    trainer.run()
+    return turns[WARM:]
 
 
-def _trainer(folder: Path, model: Path, data: Path, enabled: bool) -> Trainer:
+def switch(controller: Controller, *, on: bool) -> None:
+    """Between two steps: what ``assemble`` derives from ``training.fault_tolerance.enabled``."""
+    parts, actions = controller.parts, controller.actions
+    vars(actions).update(save=partial(Actions.save, actions) if on else lambda step: None)
+    parts.store._durable = on
+    assert parts.journal._file is not None
+    parts.journal._file._sync = on
+
+
+def _trainer(folder: Path, model: Path, data: Path) -> Trainer:
     return verl_core.create_trainer(
         packaged_configs() / "quickstart.yaml",
-        run_dir=folder / str(enabled),
+        run_dir=folder,
         overrides=[
             f"model.actor.path={model}",
             f"data.train_files=[{data}]",
-            f"training.fault_tolerance.enabled={enabled}",
-            f"total_steps={TURNS * STEPS}",
+            f"training.fault_tolerance.checkpoint_interval_steps={STEPS}",
+            f"total_steps={(WARM + 2 * PAIRS) * STEPS}",
         ],
     )

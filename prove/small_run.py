@@ -28,6 +28,7 @@ from verl_core.state.claim import claim_prefix
 from verl_core.state.folder import CHECKPOINTS, LOG, ROLLOUTS, OpenRun, open_run
 from verl_core.state.journal import Journal
 from verl_core.state.machine import Plan, State
+from verl_core.state.runtime import RuntimeFile
 from verl_core.types import (
     BatchKey,
     BatchRef,
@@ -134,12 +135,13 @@ class Shape:
             store=store,
             keeper=keeper,
             journal=self.journal(run, writes),
+            runtime=RuntimeFile(run.storage, writes, 500, bytes),
             writes=writes,
             history=run.history,
             committed=committed_batches(writer, run.history, SCHEDULE),
             sweep=lambda: [*writer.sweep(), *checkpointer.sweep()],
             start=partial(start_from, "auto", keeper, run.history, run.storage.uri),
-            save_files=lambda _, step: {"scheduler.json": b"%d" % step},
+            save_files=lambda step: {"scheduler.json": b"%d" % step},
             decide=_no_decision,
             eval_spec=lambda step: BatchSpec(BatchKey(-1, step), step, ()),
             observers=observers,

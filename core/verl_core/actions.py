@@ -121,7 +121,7 @@ class Actions:
         parts = self._parts
         ranks = cast(list[RankState], parts.fleet.ask_ranks("state", None, parts.plan.timeout_s[State.TRAIN]))
         rng = {"rng_state.msgpack": pack([rank.rng for rank in ranks])}
-        files = {**parts.save_files(parts.history, step), **ranks[0].files, **rng}
+        files = {**parts.save_files(step), **ranks[0].files, **rng}
         tensors = {name: [rank.tensors[name] for rank in ranks] for name in ranks[0].tensors}
         facts = {"policy_digest": ranks[0].policy_digest}
         parts.keeper.save(CheckpointState(step, parts.branch, parts.attempt, tensors, files, facts))

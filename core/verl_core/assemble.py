@@ -15,13 +15,14 @@ from blake3 import blake3
 
 from .alerts import Alerts
 from .algorithms.flow import RolloutRoles, TrainRoles, flow_of
+from .apart import Helper
 from .checkpoint.age import SaveAge
 from .checkpoint.keeper import Keeper
 from .config.options import options_of
 from .config.schema import Config, FaultToleranceConfig
 from .errors import ConfigError, RunMismatch
 from .fleet import Fleet
-from .inputs import Inputs, changes_of, log_place, record_inputs, storage_at, unwanted_data
+from .inputs import CONFIG, Inputs, changes_of, log_place, record_inputs, storage_at, unwanted_data
 from .loop import Controller
 from .parts import Condemn, Found, Parts
 from .places import checkpointer_at, copies_at, prefixes_of, writer_at
@@ -50,7 +51,8 @@ from .state.journal import Journal
 from .state.machine import evaluation_key
 from .state.modes import check_modes
 from .state.plan import plan_of
-from .state.runtime import RewardSnapshot, runtime_state
+from .state.restored import restored
+from .state.runtime import FILE, RuntimeFile, runtime_state
 from .state.schedule import Schedule
 from .state.spill import SpillPlace
 from .types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, RewardSource, Sampling, WorkerId
@@ -87,10 +89,7 @@ def _controller(
         what = f"total_steps is {schedule.total_steps}, but the run is at step {run.history.step}"
         raise ConfigError(what, where=run.storage.uri, remedy="give at least as many, or use another --run-dir")
     reward = inputs.reward_source(run.history)
-    if changes := changes_of(inputs, run, reward):
-        run = note_forced(run, changes)
-    tell(run.history.swaps)
-    record_inputs(inputs, run)
+    run, changes = _recorded(inputs, run, reward)
     text = inputs.loaded.config_text()
     context = inputs.context(run.run_id, run.history.branch, run.attempt)
     for prefix in prefixes.values():
@@ -101,11 +100,17 @@ def _controller(
     observers.on_wait = alerts.waiting
     writes = WriteQueue(patience_s=tolerance.severity_thresholds.rollout_storage_down_sec, on_wait=alerts.storage)
     cluster = _built(inputs, CLUSTER, config.distributed.cluster, config.distributed.options, context)
-    store = HandOver(writer, writes, durable=tolerance.enabled)
+    helper = Helper([writer, checkpointer] if tolerance.enabled else [])
+    store = HandOver(writer, writes, durable=tolerance.enabled, apart=helper)
     copies = copies_at(inputs, checkpointer, run.history, context, alerts)
-    keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints, copies)
+    keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints, copies, helper)
     workers = partial(_factory, inputs, context, store, tuple(run.history.swaps))
     committed = committed_batches(writer, run.history, schedule)
+    snapshot = snapshot_of(reward, *run.history.scale)
+
+    def runtime(step: int) -> bytes:
+        return runtime_state(run.history, schedule, step, snapshot).encode()
+
     place = run.storage.uri if config.storage.checkpoint_uri is None else config.storage.checkpoint_uri
     return Controller(
         Parts(
@@ -121,21 +126,38 @@ def _controller(
             store=store,
             keeper=keeper,
             journal=_journal(run, writes, cluster, tolerance, alerts),
+            runtime=RuntimeFile(run.storage, writes, config.training.runtime_interval_steps, runtime),
             writes=writes,
             history=run.history,
             committed=committed,
             sweep=partial(_sweep, writer, checkpointer, run.history, schedule, committed),
             start=partial(start_from, inputs.start.resume, keeper, run.history, place),
-            save_files=partial(_save_files, text, schedule, snapshot_of(reward, *run.history.scale)),
+            save_files=partial(_save_files, text, runtime),
             decide=_decider(inputs, context, cluster),
             eval_spec=lambda step: BatchSpec(evaluation_key(step), step, _val_rows(inputs)),
             observers=observers,
             alerts=alerts,
             metrics=_sinks(inputs, METRIC_SINK, context),
-            release=run.release,
+            release=partial(_release, helper, run),
+            restored=partial(restored, run.history, schedule, changes),
             save_age=_save_age(config),
         )
     )
+
+
+def _recorded(inputs: Inputs, run: OpenRun, reward: RewardSource) -> tuple[OpenRun, list[str]]:
+    """Hold the inputs against what the run began with, and write them down; the changes that were forced."""
+    changes = changes_of(inputs, run, reward)
+    if changes:
+        run = note_forced(run, changes)
+    tell(run.history.swaps)
+    record_inputs(inputs, run)
+    return run, changes
+
+
+def _release(helper: Helper, run: OpenRun) -> None:
+    helper.close()
+    run.release()
 
 
 def _opened(inputs: Inputs, version: str, text: str, reward: RewardSource) -> ev.Opened:
@@ -263,14 +285,8 @@ def start_from(
     return keeper.newest_good(history.checkpoints, condemn)
 
 
-def _save_files(
-    text: str, schedule: Schedule, reward: RewardSnapshot | None, history: History, step: int
-) -> dict[str, bytes]:
-    return {
-        "runtime_state.msgpack.zst": runtime_state(history, schedule, step, reward).encode(),
-        "config.yaml": text.encode(),
-        "scheduler.json": orjson.dumps({"step": step}),
-    }
+def _save_files(text: str, runtime: Callable[[int], bytes], step: int) -> dict[str, bytes]:
+    return {FILE: runtime(step), CONFIG: text.encode(), "scheduler.json": orjson.dumps({"step": step})}
 
 
 def _val_rows(inputs: Inputs) -> tuple[int, ...]:

@@ -45,10 +45,13 @@ class Controller:
                 event = self._next_event()
                 if event is not None:
                     self.feed(event)
+            if self.machine.state is not State.DONE:
+                self.parts.runtime.keep(self.history.step)
             self.parts.writes.barrier()
         except BaseException as error:
             with suppress(VerlError):  # a broken storage is the error that is under way
                 self.note("stopped", {"reason": masked(f"{type(error).__name__}: {error}")})
+                self.parts.runtime.keep(self.history.step)
             raise
         finally:
             self._close()
@@ -135,12 +138,14 @@ class Controller:
         match event:
             case ev.Prepared(step) if not self._begun:
                 self._begun = True
+                self.parts.restored(step)
                 tell.run_started(self.history.run_id, self.parts.attempt, step)
             case ev.RolloutComplete(ref):
                 self.parts.committed[ref.key] = ref
                 tell.rollout_committed(ref)
             case ev.TrainStepDone(result, keys):
                 self.parts.store.drop(keys)
+                self.parts.runtime.stepped(result.step)
                 for sink in self.parts.metrics:
                     sink.emit(result.step, self.history.steps[result.step].metrics)
                 tell.step_finished(result)

@@ -16,6 +16,7 @@ from .state.events import Opened
 from .state.history import History
 from .state.journal import Journal
 from .state.machine import Plan
+from .state.runtime import RuntimeFile
 from .types import BatchKey, BatchRef, BatchSpec, CheckpointRef, Decision, Fault
 from .writes import Writes
 
@@ -39,16 +40,18 @@ class Parts:
     store: HandOver
     keeper: Keeper
     journal: Journal
+    runtime: RuntimeFile
     writes: Writes
     history: History
     committed: dict[BatchKey, BatchRef]  # found on storage at the start, checked against the schedule
     sweep: Callable[[], list[str]]  # remove what dead attempts left half-made
     start: Callable[[Condemn, bool], Found | None]  # which checkpoint to load; True: again, within the attempt
-    save_files: Callable[[History, int], dict[str, bytes]]
+    save_files: Callable[[int], dict[str, bytes]]  # beside the weights, at a step
     decide: Callable[[Fault, History], Decision]
     eval_spec: Callable[[int], BatchSpec]
     observers: Observers
     alerts: Alerts
     metrics: Sequence[MetricSink]
     release: Callable[[], None]  # of the run's lock
+    restored: Callable[[int], None] = lambda step: None  # tells what a start goes on with
     save_age: SaveAge = field(default_factory=SaveAge)

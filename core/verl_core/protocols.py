@@ -46,6 +46,16 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
+class Portable(Protocol):
+    """What may be pickled and used in another process of this host, beside the original: it keeps nothing in memory
+    that its effects depend on."""
+
+    def portable(self) -> bool:
+        """Whether this one may, with all that it is made of."""
+        ...
+
+
+@runtime_checkable
 class Storage(Protocol):
     """Objects under one root URI. Paths are relative and "/" separated. Errors: the ``StorageError`` tree.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from verl_core.api import Trainer
 from verl_core.errors import SafeModeError, StorageFull
+from verl_core.state.runtime import FILE, decode
 from verl_core.types import Bytes
 from verl_core_storage.local import LocalStorage
 
@@ -167,6 +168,7 @@ def test_a_training_step_that_always_fails_ends_in_safe_mode_and_loses_nothing(
     overrides = ["training.name=sick", "rollout.name=hf", f"training.marks={marks}", "training.times=3"]
     with pytest.raises(SafeModeError, match="step 3"):
         trainer(tiny, run, overrides).run()
+    assert decode((run / FILE).read_bytes(), FILE).step == 2, "the runtime state where it ended"
     assert runs.status(run)["step"] == 2
     runs.ok("confirm", run, "--name", "someone", "--reason", "looked at it")
     result = trainer(tiny, run, overrides).run()

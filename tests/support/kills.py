@@ -9,7 +9,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from tests.support import runs
+from tests.support.beside import MODULE, helper_of
 
 
 def killed_at_random(
@@ -22,14 +25,17 @@ def killed_at_random(
     at_most: int = 1000,
     until: float = float("inf"),
     patience_s: float = 2.0,
+    beside: bool = False,
 ) -> int:
     """Run ``config`` under its own restarts and kill each controller after up to ``lines`` lines of the state log (a
     step has five) or ``patience_s``; returns how often. Both must leave time for a save now and then.
 
+    ``beside``: durable writes go through the process for them from the first one on; every other kill hits that one.
     After ``at_most`` kills, or past ``until`` (monotonic seconds), it is left in peace to its end. Raises
     AssertionError when the run does not come to its end by itself.
     """
-    process = runs.start("run", "--config", config, "--run-dir", run, "--max-restarts", "10000", log=log)
+    command = {"command": MODULE} if beside else {}
+    process = runs.start("run", "--config", config, "--run-dir", run, "--max-restarts", "10000", log=log, **command)
     kills, last = 0, None
     try:
         while process.poll() is None and kills < at_most and time.monotonic() < until:
@@ -42,9 +48,14 @@ def killed_at_random(
             while runs.lines(run) < more and time.monotonic() < patience:
                 time.sleep(0.002)
             time.sleep(dice.uniform(0.0, 0.05))
-            with suppress(ProcessLookupError):  # it came to its end
-                os.kill(pid, signal.SIGKILL)
-                kills, last = kills + 1, pid
+            helper = helper_of(pid) if beside and kills % 2 else None
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):  # it came to its end
+                if helper is None:
+                    os.kill(pid, signal.SIGKILL)
+                    last = pid
+                else:
+                    helper.kill()
+                kills += 1
         assert process.wait(120) == 0, log.read_text()[-3000:]
     finally:
         process.kill()

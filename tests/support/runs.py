@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -63,10 +64,10 @@ def ok(*arguments: str | Path, timeout_s: float = TIMEOUT_S) -> str:
     return result.out
 
 
-def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
+def start(*arguments: str | Path, log: Path, command: Sequence[str] = CLI) -> subprocess.Popen[bytes]:
     """A command in the background; its output goes to ``log``."""
     with open(log, "ab") as file:
-        return subprocess.Popen([*CLI, *map(str, arguments)], stdout=file, stderr=file, env=environ())
+        return subprocess.Popen([*command, *map(str, arguments)], stdout=file, stderr=file, env=environ())
 
 
 def status(run: Path | str) -> dict[str, object]:

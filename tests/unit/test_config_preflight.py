@@ -208,12 +208,12 @@ def command() -> typer.Typer:
 
 
 def test_check_says_what_is_fine_and_warns(command: typer.Typer, tiny: Tiny, tmp_path: Path) -> None:
-    options = ["rollout.max_num_seqs=8", "training.runtime_interval_steps=7"]
+    options = ["rollout.max_num_seqs=8", "training.fault_tolerance.severity_thresholds.train_nodes_lost=7"]
     arguments = ["--config", str(tiny.config(8)), "--run-dir", str(tmp_path / "run"), *(f"--set={o}" for o in options)]
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 0, done.output
     assert "warning: --set rollout.max_num_seqs" in done.output
-    assert "training.runtime_interval_steps: has no effect yet" in done.output
+    assert "training.fault_tolerance.severity_thresholds.train_nodes_lost: has no effect yet" in done.output
     assert "22 prompts are fine" in done.output
     assert not (tmp_path / "run").exists()
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..apart import Apart, here
 from ..errors import DamagedCheckpoint, InputError, RunMismatch
 from ..protocols import Checkpointer, CheckpointReader
 from ..types import CheckpointRef, CheckpointState
@@ -28,9 +29,15 @@ class Keeper:
     """Saves behind training, on the writer thread. What it did comes out of ``news``, to be journalled."""
 
     def __init__(
-        self, checkpointer: Checkpointer, writes: Writes, keep: int, copies: LocalCopies | None = None
+        self,
+        checkpointer: Checkpointer,
+        writes: Writes,
+        keep: int,
+        copies: LocalCopies | None = None,
+        apart: Apart = here,
     ) -> None:
-        """``copies``: where saves go first, on this host."""
+        """``copies``: where saves go first, on this host. ``apart``: how the writer thread calls the checkpointer."""
+        self._apart = apart
         self._checkpointer, self._writes, self._keep, self._copies = checkpointer, writes, keep, copies
         self._news: queue.SimpleQueue[Saved] = queue.SimpleQueue()
         self._room = threading.Semaphore(2)  # copies of the state that wait in memory
@@ -92,7 +99,7 @@ class Keeper:
 
         def write() -> None:
             if self._copies is None:
-                self._committed(self._checkpointer.save(state))
+                self._committed(self._apart(self._checkpointer.save, state))
             else:
                 self._copies.save(state, self._committed)
             self._room.release()
@@ -100,7 +107,7 @@ class Keeper:
         self._writes.submit(write)
 
     def _committed(self, ref: CheckpointRef) -> None:
-        self._news.put(Saved(ref, to_delete(self._checkpointer.list(), self._keep, protected=(ref.step,))))
+        self._news.put(Saved(ref, to_delete(self._apart(self._checkpointer.list), self._keep, protected=(ref.step,))))
 
     def news(self) -> list[Saved]:
         """What was committed since the last call. Raises the error that keeps saves from the run's storage."""
@@ -119,4 +126,4 @@ class Keeper:
 
     def delete(self, refs: Sequence[CheckpointRef]) -> None:
         for ref in refs:
-            self._writes.submit(lambda ref=ref: self._checkpointer.delete(ref))  # type: ignore[misc]
+            self._writes.submit(lambda ref=ref: self._apart(self._checkpointer.delete, ref))  # type: ignore[misc]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..committed import SUCCESS, content_hash, write
 from ..errors import DamagedCheckpoint, ObjectMissing, RunMismatch, StorageConflict, StorageFull, VerlError
-from ..protocols import CheckpointFiles, CheckpointReader, FileStorage, Storage
+from ..protocols import CheckpointFiles, CheckpointReader, FileStorage, Portable, Storage
 from ..testing import crash
 from ..types import BuildContext, CheckpointRef, CheckpointState, RunIdentity, Slice, TensorChunk
 from . import schema
@@ -74,6 +74,9 @@ class ShardedCheckpointer:
         )
         self._config = config or ShardedConfig()
         self._told: set[str] = set()
+
+    def portable(self) -> bool:
+        return isinstance(self._storage, Portable) and self._storage.portable()
 
     def save(self, state: CheckpointState) -> CheckpointRef:
         """Write, read back, commit. A good checkpoint of the step is left alone and its ref returned; a damaged one

@@ -78,6 +78,7 @@ def start(
 ) -> None:
     """What ``run`` and ``quickstart`` share once the config is there."""
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("verl.start").setLevel(logging.INFO)  # what a start goes on with
 
     if dry_run and make_inputs is not None:
         typer.echo(loaded.shown_text(), nl=False)

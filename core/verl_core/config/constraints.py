@@ -55,7 +55,6 @@ _AT_LEAST: dict[str, int] = {
 NO_EFFECT = (  # accepted, so that configs stay valid; nothing reads them yet
     "model.actor.hybrid_engine.enable_checkpointing",
     "model.actor.hybrid_engine.snapshot_interval_steps",
-    "training.runtime_interval_steps",
     f"{_LIMITS}.rollout_lost_fraction",
     f"{_LIMITS}.train_nodes_lost",
     f"{_LIMITS}.node_lost_sec",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from ..apart import Apart, here
 from ..errors import DamagedBatch, VerlError
 from ..protocols import RolloutWriter
 from ..types import BatchKey, BatchRef, BatchSpec, Sample, StagedBatch
@@ -20,8 +21,8 @@ class HandOver:
     ``durable=False`` (fault tolerance off) keeps batches in memory only.
     """
 
-    def __init__(self, writer: RolloutWriter, writes: Writes, *, durable: bool = True) -> None:
-        self._writer, self._writes, self._durable = writer, writes, durable
+    def __init__(self, writer: RolloutWriter, writes: Writes, *, durable: bool = True, apart: Apart = here) -> None:
+        self._writer, self._writes, self._durable, self._apart = writer, writes, durable, apart
         self._refs: dict[BatchKey, BatchRef] = {}  # of all that was handed in
         self._held: dict[BatchKey, list[Sample]] = {}
         self._lock = threading.Lock()
@@ -38,7 +39,7 @@ class HandOver:
         return staged.ref
 
     def _commit(self, staged: StagedBatch) -> None:
-        found = self._writer.commit(staged)
+        found = self._apart(self._writer.commit, staged)
         if found.samples_hash != staged.ref.samples_hash:
             raise VerlError(
                 f"attempt {found.attempt} committed other samples of this batch, where bits do not reproduce",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..committed import STAGING, SUCCESS, move_aside, sweep_staging
 from ..errors import DamagedBatch, ObjectExists, ObjectMissing, StorageError, VerlError
-from ..protocols import FileStorage, RolloutWriter, Storage
+from ..protocols import FileStorage, Portable, RolloutWriter, Storage
 from ..testing import crash
 from ..types import BatchKey, BatchRef, BatchSpec, BuildContext, RunIdentity, Sample, StagedBatch
 from .listing import Found, find
@@ -48,6 +48,9 @@ class AtomicWriter:
         self._storage, self._identity, self._clock = storage, identity, clock
         self._records = Records(storage, identity, clock)
         self._seen: Found | None = None  # by the newest scan, until it is swept
+
+    def portable(self) -> bool:
+        return isinstance(self._storage, Portable) and self._storage.portable()
 
     def stage(self, spec: BatchSpec, samples: Sequence[Sample], *, worker: str, seed: int) -> StagedBatch:
         """Encode a batch, in memory. Raises ``RunMismatch`` when the samples are not those of the spec."""

@@ -1,20 +1,25 @@
 """Runtime state: what a run knows beside its weights, as ``runtime_state.msgpack.zst``.
 
 Nothing in it decides what comes next (the schedule does): it carries the windows that metrics and alerts look back on,
-and says where the run stood.
+and says where the run stood. Each checkpoint has that of its step; the run's folder has a newer one, for people and
+tools that look at a run from outside.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import msgpack
 import zstandard
 
 from ..errors import DamagedError
+from ..protocols import Storage
+from ..writes import Writes
 from .history import History
 from .schedule import Schedule
 
+FILE = "runtime_state.msgpack.zst"
 FORMAT = 1
 WINDOW = 100  # steps
 
@@ -79,3 +84,20 @@ def decode(data: bytes, where: str) -> RuntimeState:
         return RuntimeState(**fields, kl_window=kl, reward_window=rewards, reward=snapshot)
     except (ValueError, TypeError, KeyError, zstandard.ZstdError) as error:
         raise DamagedError(f"not a runtime state ({error})", where=where) from None
+
+
+class RuntimeFile:
+    """The runtime state in the run's folder: after every so many steps, and when the run ends before its time."""
+
+    def __init__(self, storage: Storage, writes: Writes, every: int, encode: Callable[[int], bytes]) -> None:
+        """``encode``: the runtime state after a step."""
+        self._storage, self._writes, self._every, self._encode = storage, writes, every, encode
+
+    def stepped(self, step: int) -> None:
+        if step % self._every == 0:
+            self.keep(step)
+
+    def keep(self, step: int) -> None:
+        """Hand it to the writer thread. What is there is replaced as a whole."""
+        data = self._encode(step)
+        self._writes.submit(lambda: self._storage.put(FILE, data))

@@ -69,6 +69,9 @@ class LocalStorage:
     def capabilities(self) -> Capabilities:
         return Capabilities(publish=True, append=True, conditional_put=True, lock=True)
 
+    def portable(self) -> bool:
+        return True
+
     def child(self, prefix: str) -> LocalStorage:
         return LocalStorage(self._at(prefix), self._named)
 

@@ -25,6 +25,7 @@ from ...state.folder import CHECKPOINTS, LOG, OpenRun, open_run
 from ...state.history import History
 from ...state.journal import Journal
 from ...state.machine import Plan, State, evaluation_key
+from ...state.runtime import RuntimeFile
 from ...state.schedule import Schedule
 from ...types import BatchKey, BatchRef, BatchSpec, BuildContext, Decision, Fault, RunIdentity, Sample, StagedBatch
 from .cluster import SimulatedCluster
@@ -81,12 +82,13 @@ def _parts(
         store=HandOver(store, writes),
         keeper=keeper,
         journal=Journal(files, LOG, run.log, writes, identity=identity, wall=clock.wall),
+        runtime=RuntimeFile(files, writes, FOREVER, lambda step: b""),
         writes=writes,
         history=run.history,
         committed=committed_batches(store, run.history, schedule),
         sweep=lambda: [*checkpointer.sweep()],
         start=partial(start_from, "auto", keeper, run.history, files.uri),
-        save_files=lambda history, step: {},
+        save_files=lambda step: {},
         decide=_decider(scenario, cluster),
         eval_spec=lambda step: BatchSpec(evaluation_key(step), step, ()),
         observers=observers,
