@@ -85,11 +85,8 @@ def _controller(
 ) -> Controller:
     config, observers = inputs.config, inputs.plugins.observers
     tolerance = config.training.fault_tolerance
-    if run.history.step > schedule.total_steps:
-        what = f"total_steps is {schedule.total_steps}, but the run is at step {run.history.step}"
-        raise ConfigError(what, where=run.storage.uri, remedy="give at least as many, or use another --run-dir")
     reward = inputs.reward_source(run.history)
-    run, changes = _recorded(inputs, run, reward)
+    run, changes = _recorded(inputs, run, reward, schedule)
     text = inputs.loaded.config_text()
     context = inputs.context(run.run_id, run.history.branch, run.attempt)
     for prefix in prefixes.values():
@@ -145,8 +142,11 @@ def _controller(
     )
 
 
-def _recorded(inputs: Inputs, run: OpenRun, reward: RewardSource) -> tuple[OpenRun, list[str]]:
+def _recorded(inputs: Inputs, run: OpenRun, reward: RewardSource, schedule: Schedule) -> tuple[OpenRun, list[str]]:
     """Hold the inputs against what the run began with, and write them down; the changes that were forced."""
+    if run.history.step > schedule.total_steps:
+        what = f"total_steps is {schedule.total_steps}, but the run is at step {run.history.step}"
+        raise ConfigError(what, where=run.storage.uri, remedy="give at least as many, or use another --run-dir")
     changes = changes_of(inputs, run, reward)
     if changes:
         run = note_forced(run, changes)
