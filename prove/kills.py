@@ -1,4 +1,8 @@
-"""Hundreds of SIGKILLs at random moments over real runs of the tiny model: each ends like the undisturbed one."""
+"""Hundreds of SIGKILLs at random moments over real runs of the tiny model: each ends like the undisturbed one.
+
+The runs have ragged epochs, a reward model, and windows of KL and reward. In every fourth one durable writes go through
+the process for them from the first one on, and half of the kills hit that one.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from verl_core.state.folder import CHECKPOINTS
+from verl_core.state.runtime import FILE, RuntimeState, decode
+
 from tests.support import runs
 from tests.support.kills import killed_at_random
+from tests.support.models import random_classifier
 from tests.support.promise import Reference, broken_at_the_end, reference_of
 from tests.support.tiny import Tiny
 
@@ -24,20 +32,28 @@ def prove(seed: int, budget_s: float) -> dict[str, int | list[str]]:
     kills, violations = 0, list[str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        config = Tiny(folder / "tiny").config(STEPS)
+        config = Tiny(folder / "tiny").config(STEPS, reward_model=random_classifier(folder / "reward"))
         runs.ok("run", "--config", config, "--run-dir", folder / "undisturbed")
         reference, order = reference_of(folder / "undisturbed"), runs.prompt_order(folder / "undisturbed")
+        windows = windows_of(folder / "undisturbed")
         for number in range(10_000):
             if time.monotonic() > last:
                 break
-            run, dice = folder / f"run {number}", random.Random(f"{seed} {number}")
+            run, log, dice = folder / f"run {number}", folder / f"log {number}", random.Random(f"{seed} {number}")
             try:
-                kills += killed_at_random(config, run, folder / f"log {number}", dice, lines=20, until=last)
+                kills += killed_at_random(config, run, log, dice, lines=20, until=last, beside=number % 4 == 3)
                 found = _broken(run, reference, order)
+                found += [] if windows_of(run) == windows else ["other windows of KL and reward"]
             except AssertionError as error:
                 found = [f"it did not come to its end: {error}"]
             violations += [f"kills, seed {seed}, round {number}: {what}" for what in found]
     return {"kills": kills, "violations": violations}
+
+
+def windows_of(run: Path) -> RuntimeState:
+    """The runtime state in the newest checkpoint."""
+    newest = max((run / CHECKPOINTS).glob("step_*"))
+    return decode((newest / FILE).read_bytes(), FILE)
 
 
 def _broken(run: Path, reference: Reference, order: list[tuple[int, str]]) -> list[str]:

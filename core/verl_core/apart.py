@@ -13,13 +13,16 @@ import logging.handlers
 import os
 import pickle  # noqa: TID251 - between two processes of ours, over a pipe that nobody else holds
 import queue
+import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import BytesIO
-from multiprocessing.connection import Connection, Pipe
+from itertools import accumulate, pairwise
 from typing import ParamSpec, Protocol, TypeVar, cast
 
 from .errors import StorageTimeout, VerlError
@@ -32,6 +35,7 @@ T = TypeVar("T")
 AFTER = 32  # calls that are made here first: a short run is over before a process has paid for its start
 LIMIT = 64 << 20  # bytes of a call's arguments: above, hashing and writing prevail, and they leave the lock alone
 _PR_SET_PDEATHSIG = 1
+_IOV_MAX = 1024  # parts of one system call
 _log = logging.getLogger("verl.writes")
 _loads = pickle.loads
 
@@ -58,7 +62,7 @@ class Helper:
         """``objects``: those that are no ``Portable``, or not now, are called here."""
         self._objects = [o for o in objects if isinstance(o, Portable) and o.portable()]
         self._calls, self._ready, self._closed = 0, False, False
-        self._pipe: Connection | None = None
+        self._pipe: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -92,13 +96,12 @@ class Helper:
         self._end()
 
     def _start(self) -> None:
-        mine, its = Pipe()
+        mine, its = socket.socketpair()
         code = f"from verl_core.apart import serve; serve({its.fileno()}, {os.getpid()})"
         try:
             command = [sys.executable, "-P", "-c", code]
             self._process = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
-            mine.send_bytes(pickle.dumps((sys.path, os.getcwd())))
-            mine.send_bytes(pickle.dumps(self._objects))
+            _send(mine, pickle.dumps((sys.path, os.getcwd())), [memoryview(pickle.dumps(self._objects))])
             self._pipe = mine
         except (OSError, TypeError, AttributeError, pickle.PicklingError) as error:
             _log.info("no process beside this one: %s", error)
@@ -114,8 +117,8 @@ class Helper:
         if self._pipe is None or self._ready:
             return self._ready
         try:
-            if self._pipe.poll():
-                self._hear(self._pipe.recv_bytes().decode())
+            if _waits(self._pipe):
+                self._hear(str(_received(self._pipe)[0], "utf-8"))
         except (OSError, EOFError):
             self._gone()
         return self._ready
@@ -129,7 +132,7 @@ class Helper:
     def _asked(self, body: bytes, buffers: Sequence[memoryview]) -> _Answer:
         assert self._pipe is not None
         _send(self._pipe, body, buffers)
-        return cast("_Answer", _loads(self._pipe.recv_bytes()))
+        return cast("_Answer", _loads(_received(self._pipe)[0]))
 
     def _gone(self) -> None:
         self._ready = False
@@ -169,21 +172,42 @@ def _packed(request: object) -> tuple[bytes, list[memoryview]] | None:
     return None if too_large else (file.getvalue(), buffers)
 
 
-def _send(pipe: Connection, body: bytes, buffers: Sequence[memoryview]) -> None:
-    pipe.send_bytes(pickle.dumps([b.nbytes for b in buffers]))
-    pipe.send_bytes(body)
-    for buffer in buffers:
-        if buffer.nbytes:
-            pipe.send_bytes(buffer)
+def _send(pipe: socket.socket, body: bytes, buffers: Sequence[memoryview] = ()) -> None:
+    """One message of several parts, in as few system calls as may be."""
+    sizes = [len(body), *(buffer.nbytes for buffer in buffers)]
+    head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+    left = [part for part in (memoryview(head), memoryview(body), *buffers) if part.nbytes]
+    while left:
+        sent = pipe.sendmsg(left[:_IOV_MAX])
+        while left and sent >= left[0].nbytes:
+            sent -= left.pop(0).nbytes
+        if sent:
+            left[0] = left[0][sent:]
 
 
-def _received(pipe: Connection) -> tuple[int, str, tuple[object, ...], dict[str, object], crash.Armed | None]:
-    buffers = [bytearray(size) for size in _loads(pipe.recv_bytes())]
-    body = pipe.recv_bytes()
-    for buffer in buffers:
-        if buffer:
-            pipe.recv_bytes_into(buffer)
-    return _loads(body, buffers=buffers)  # type: ignore[no-any-return]
+def _received(pipe: socket.socket) -> list[memoryview]:
+    """The parts of the next message. Raises EOFError when there will be none."""
+    (count,) = struct.unpack("<I", _exactly(pipe, 4))
+    sizes = struct.unpack(f"<{count}Q", _exactly(pipe, 8 * count))
+    data = _exactly(pipe, sum(sizes))
+    return [data[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
+
+
+def _exactly(pipe: socket.socket, size: int) -> memoryview:
+    data, got = memoryview(bytearray(size)), 0
+    while got < size:
+        more = pipe.recv_into(data[got:], 0, socket.MSG_WAITALL)
+        if not more:
+            raise EOFError
+        got += more
+    return data
+
+
+def _waits(pipe: socket.socket, timeout_s: float = 0.0) -> bool:
+    """Whether there is something to be received, or nothing will come any more."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 # --- the process -----------------------------------------------------------------------------
@@ -196,20 +220,22 @@ def serve(fd: int, parent: int) -> None:
     with suppress(OSError, AttributeError):  # where there is no such call, the closed pipe ends it a moment later
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     crash.take_over(None)
-    pipe = Connection(fd)
+    pipe = socket.socket(fileno=fd)
     with suppress(EOFError, ConnectionError):
-        sys.path[:], folder = _loads(pipe.recv_bytes())
+        place, pickled = _received(pipe)
+        sys.path[:], folder = _loads(place)
         os.chdir(folder)
         try:
-            objects = _loads(pipe.recv_bytes())
+            objects = _loads(pickled)
         except Exception as error:  # noqa: BLE001 - border: told to the parent
-            pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
+            _send(pipe, f"{type(error).__name__}: {error}".encode())
             return
-        pipe.send_bytes(b"")
+        _send(pipe, b"")
         while os.getppid() == parent:
-            place, name, args, kwargs, armed = _received(pipe)
+            body, *buffers = _received(pipe)
+            number, name, args, kwargs, armed = _loads(body, buffers=buffers)
             crash.take_over(armed)
-            pipe.send_bytes(_answer(getattr(objects[place], name), args, kwargs))
+            _send(pipe, _answer(getattr(objects[number], name), args, kwargs))
 
 
 def _answer(method: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:

@@ -52,18 +52,9 @@ def like(model: Path, folder: Path, scale: float, seed: int) -> Path:
     return folder
 
 
-def config_of(tiny: Tiny, steps: int, model: Path, folder: Path) -> Path:
-    """The tiny run with a reward model, as a file."""
-    text = tiny.config(steps).read_text()
-    path = folder / f"model{steps}.yaml"
-    path.write_text(text.replace("{name: exact_match}", f'{{name: sequence_classifier, path: "{model}"}}'))
-    assert str(model) in path.read_text()
-    return path
-
-
 def test_a_reward_model_that_changed_in_its_folder_is_refused(tiny: Tiny, first: Path, tmp_path: Path) -> None:
     model, run = Path(shutil.copytree(first, tmp_path / "model")), tmp_path / "run"
-    config = config_of(tiny, 4, model, tmp_path)
+    config = tiny.config(4, reward_model=model)
     create_trainer(config, run_dir=run).run(until_step=2)
     before = runs.lines(run)
     shutil.copyfile(random_classifier(tmp_path / "other", seed=2) + "/model.safetensors", model / "model.safetensors")
@@ -76,7 +67,7 @@ def test_a_reward_model_that_changed_in_its_folder_is_refused(tiny: Tiny, first:
 
 
 def test_a_missing_reward_model_is_a_finding_before_anything_is_written(tiny: Tiny, tmp_path: Path) -> None:
-    config = config_of(tiny, 4, Path("/nowhere/model"), tmp_path)
+    config = tiny.config(4, reward_model=Path("/nowhere/model"))
     refused = runs.cli("run", "--config", config, "--run-dir", tmp_path / "run")
     assert (refused.code, "model folder does not exist" in refused.err) == (2, True)
     assert not (tmp_path / "run").exists()
@@ -84,7 +75,7 @@ def test_a_missing_reward_model_is_a_finding_before_anything_is_written(tiny: Ti
 
 @pytest.mark.slow
 def test_kills_at_random_moments_change_nothing_with_a_reward_model(tiny: Tiny, first: Path, tmp_path: Path) -> None:
-    config, dice = config_of(tiny, 40, first, tmp_path), random.Random(5)
+    config, dice = tiny.config(40, reward_model=first), random.Random(5)
     reference, run = tmp_path / "reference", tmp_path / "run"
     runs.ok("run", "--config", config, "--run-dir", reference)
     kills = killed_at_random(config, run, tmp_path / "log", dice, lines=16, at_most=KILLS)
@@ -118,7 +109,7 @@ def updates_of(run: Path) -> list[dict[str, Any]]:
 def begun(tiny: Tiny, first: Path, second: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five steps by the first model, then the swap."""
     folder = tmp_path_factory.mktemp("begun")
-    create_trainer(config_of(tiny, STEPS, first, folder), run_dir=folder / "run").run(until_step=SWAP)
+    create_trainer(tiny.config(STEPS, reward_model=first), run_dir=folder / "run").run(until_step=SWAP)
     done = swap(folder / "run/checkpoints/step_000004", second)  # a checkpoint stands for its run
     assert (done.code, done.err) == (0, ""), done.err
     return folder / "run"
@@ -143,7 +134,7 @@ def test_a_swap_is_on_record_and_shown_and_what_is_committed_keeps_its_rewards(
     shown = runs.ok("status", swapped)
     assert f"scored by   sequence_classifier {second} ({new['digest'][:19]}…), since step {SWAP + 1}" in shown
     whole = tmp_path / "whole"
-    create_trainer(config_of(tiny, STEPS, first, tmp_path), run_dir=whole).run()
+    create_trainer(tiny.config(STEPS, reward_model=first), run_dir=whole).run()
     same = [name for name, data in runs.batches(whole).items() if runs.batches(swapped)[name] == data]
     assert same == sorted(runs.batches(begun)), "those before the swap, and no other"
 
@@ -185,7 +176,7 @@ def test_a_resume_says_in_the_log_which_model_scores_from_which_step(
 def test_a_run_killed_on_both_sides_of_its_swap_ends_as_the_undisturbed_one(
     tiny: Tiny, first: Path, second: Path, begun: Path, swapped: Path, tmp_path: Path
 ) -> None:
-    config, run, log = config_of(tiny, STEPS, first, tmp_path), tmp_path / "run", tmp_path / "log"
+    config, run, log = tiny.config(STEPS, reward_model=first), tmp_path / "run", tmp_path / "log"
     process = runs.start("run", "--config", config, "--run-dir", run, "--until-step", str(SWAP), log=log)
     runs.wait_for(lambda: len(runs.batches(run)) >= 3 or process.poll() is not None, 60, "three batches")
     process.kill()
@@ -237,7 +228,7 @@ def test_batches_of_a_begun_step_keep_their_rewards_and_the_others_get_the_new_m
     donor, run = tmp_path / "donor", Path(shutil.copytree(begun, tmp_path / "run"))
     drop_last_line(run)
     shutil.copytree(run, donor)
-    create_trainer(config_of(tiny, STEPS, first, tmp_path), run_dir=donor).run(until_step=SWAP + 1)
+    create_trainer(tiny.config(STEPS, reward_model=first), run_dir=donor).run(until_step=SWAP + 1)
     one, other = sorted(runs.batches(donor).keys() - runs.batches(run).keys())
     shutil.copytree(donor / "rollouts" / one, run / "rollouts" / one)
     assert swap(run, second).code == 0
@@ -324,7 +315,7 @@ def test_a_swap_that_cannot_be_is_one_line_with_a_remedy_and_changes_nothing(
 def test_a_swap_is_refused_while_a_controller_lives(tiny: Tiny, first: Path, second: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = runs.start(
-        "run", "--config", config_of(tiny, 500, first, tmp_path), "--run-dir", run, log=tmp_path / "log"
+        "run", "--config", tiny.config(500, reward_model=first), "--run-dir", run, log=tmp_path / "log"
     )
     try:
         runs.wait_for(lambda: runs.lines(run) > 10 or process.poll() is not None, 60, "the first steps")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import verl_core
+from blake3 import blake3
 from verl_core.api import Trainer
 
 CONFIG = """\
@@ -17,7 +18,7 @@ data:
   max_response_length: 6
 model:
   actor: {{path: "{model}"}}
-  reward: {{name: exact_match}}
+  reward: {reward}
 rollout: {{prompts_per_batch: 4, n: 4}}
 training:
   prompts_per_step: 8
@@ -39,11 +40,13 @@ class Tiny:
         self.model = make_tiny_model(folder / "model", seed=5)
         self.data = write_sort_task(folder / "data", 5, size=PROMPTS)
 
-    def config(self, steps: int, run: Path | str = "") -> Path:
+    def config(self, steps: int, run: Path | str = "", reward_model: Path | str = "") -> Path:
         """``run`` on S3 needs the plugin."""
         plugins = "plugins: [s3]\n" if str(run).startswith("s3://") else ""
-        path = self.folder / f"steps{steps}{'s3' if plugins else ''}.yaml"
-        path.write_text(plugins + CONFIG.format(steps=steps, data=self.data, model=self.model))
+        reward = f'{{name: sequence_classifier, path: "{reward_model}"}}' if reward_model else "{name: exact_match}"
+        text = plugins + CONFIG.format(steps=steps, data=self.data, model=self.model, reward=reward)
+        path = self.folder / f"steps{steps}-{blake3(text.encode()).hexdigest(4)}.yaml"
+        path.write_text(text)
         return path
 
     def trainer(self, run: Path | str, steps: int, overrides: Sequence[str] = (), **more: object) -> Trainer:
