@@ -37,6 +37,13 @@ class Fault:
     times: int = 1 << 30
 
 
+@dataclass(slots=True)
+class _Told:
+    """When the newest piece of the answer went to the client; 0: what comes next answers something new."""
+
+    last: float = 0.0
+
+
 class FaultProxy:
     """Listens on ``port`` and hands on to ``target`` on loopback."""
 
@@ -81,7 +88,8 @@ class FaultProxy:
                 return
             upstream, down = await asyncio.open_connection("127.0.0.1", self.target)
             try:
-                await self._both(self._upload(reader, down, writer), self._answer(upstream, writer))
+                told = _Told()
+                await self._both(self._upload(reader, down, writer, told), self._answer(upstream, writer, told))
             finally:
                 down.close()
         except OSError:
@@ -106,10 +114,11 @@ class FaultProxy:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _upload(
-        self, source: asyncio.StreamReader, goal: asyncio.StreamWriter, back: asyncio.StreamWriter
+        self, source: asyncio.StreamReader, goal: asyncio.StreamWriter, back: asyncio.StreamWriter, told: _Told
     ) -> None:
         sent = 0
         while data := await source.read(_CHUNK):
+            told.last = 0.0
             if self.fault.mode == "blackhole" and self._strikes("blackhole"):
                 await _forever()
             self.heads.append(data[:2000])
@@ -125,8 +134,8 @@ class FaultProxy:
             await goal.drain()
             sent += len(data)
 
-    async def _answer(self, source: asyncio.StreamReader, goal: asyncio.StreamWriter) -> None:
-        sent, last = 0, 0.0
+    async def _answer(self, source: asyncio.StreamReader, goal: asyncio.StreamWriter, told: _Told) -> None:
+        sent = 0
         while data := await source.read(_CHUNK):
             mode = self.fault.mode
             if mode == "blackhole" and self._strikes(mode):
@@ -134,7 +143,7 @@ class FaultProxy:
             if mode == "drop_reply" and not data.startswith(b"HTTP/1.1 100") and self._strikes(mode):
                 _reset(goal)
                 return
-            if mode == "latency" and time.monotonic() - last > _GAP_S:
+            if mode == "latency" and time.monotonic() - told.last > _GAP_S:
                 await asyncio.sleep(self.fault.seconds)
             if mode == "trickle" and self._strikes(mode):
                 await self._trickle(data, goal)
@@ -145,7 +154,7 @@ class FaultProxy:
                 return
             goal.write(data)
             await goal.drain()
-            sent, last = sent + len(data), time.monotonic()
+            sent, told.last = sent + len(data), time.monotonic()
 
     async def _trickle(self, data: bytes, goal: asyncio.StreamWriter) -> None:
         for byte in data:

@@ -191,13 +191,15 @@ def _parts(data: Bytes | Iterable[Bytes], part_mib: int, deadline: Deadline) -> 
     for piece in (data,) if isinstance(data, bytes | bytearray | memoryview) else _timed(data, deadline):
         view = memoryview(piece).cast("B")
         while view:
-            taken = view[: part_size(part_mib, number) - len(buffer)]
-            buffer += taken
+            size = part_size(part_mib, number)
+            taken = view[: size - len(buffer)]
             view = view[len(taken) :]
-            if len(buffer) == part_size(part_mib, number):
-                deadline.carry(len(buffer))
-                yield bytes(buffer)
+            if len(buffer) + len(taken) == size:
+                deadline.carry(size)
+                yield bytes(buffer) + taken if buffer else bytes(taken)
                 number, buffer = number + 1, bytearray()
+            else:
+                buffer += taken
     if buffer:
         deadline.carry(len(buffer))
         yield bytes(buffer)
