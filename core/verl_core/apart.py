@@ -166,7 +166,7 @@ def _packed(request: object) -> tuple[bytes, list[memoryview]] | None:
     file = BytesIO()
     try:
         _Pickler(file, 5, buffer_callback=lambda buffer: buffers.append(buffer.raw())).dump(request)
-    except (pickle.PicklingError, TypeError, AttributeError):
+    except (pickle.PicklingError, BufferError, TypeError, AttributeError):
         return None
     too_large = file.tell() + sum(buffer.nbytes for buffer in buffers) > LIMIT
     return None if too_large else (file.getvalue(), buffers)
