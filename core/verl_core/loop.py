@@ -45,13 +45,13 @@ class Controller:
                 event = self._next_event()
                 if event is not None:
                     self.feed(event)
-            if self.machine.state is not State.DONE:
-                self.parts.runtime.keep(self.history.step)
+            if self.machine.state is State.SAFE_MODE:
+                self._keep_runtime()
             self.parts.writes.barrier()
         except BaseException as error:
             with suppress(VerlError):  # a broken storage is the error that is under way
                 self.note("stopped", {"reason": masked(f"{type(error).__name__}: {error}")})
-                self.parts.runtime.keep(self.history.step)
+                self._keep_runtime()
             raise
         finally:
             self._close()
@@ -168,6 +168,11 @@ class Controller:
             last.callback(self.parts.journal.settle)
             last.callback(self.actions.tell_news)
             last.callback(self.parts.keeper.close)
+
+    def _keep_runtime(self) -> None:
+        """Of a run that ends before its time; a start that was refused changes nothing."""
+        if self._begun:
+            self.parts.runtime.keep(self.history.step)
 
     def _finished(self) -> RunFinished:
         state, history = self.machine.state, self.history

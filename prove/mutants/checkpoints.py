@@ -201,10 +201,10 @@ MUTANTS = (
     Mutant(
         "given-up-before-the-new-one-is-whole",
         KEEPER,
-        "                self._committed(self._checkpointer.save(state))\n",
+        "                self._committed(self._apart(self._checkpointer.save, state))\n",
         "                for old in self._checkpointer.list():\n"
         "                    self._checkpointer.delete(old)\n"
-        "                self._committed(self._checkpointer.save(state))\n",
+        "                self._committed(self._apart(self._checkpointer.save, state))\n",
         (f"{_KEEPER}test_c03_with_one_kept_a_kill_at_any_operation_leaves_a_good_checkpoint",),
         "with one kept, a kill within a save leaves none (C03)",
     ),

@@ -23,24 +23,23 @@ def test_it_is_written_every_so_many_steps(tiny: Tiny, tmp_path: Path) -> None:
     assert state.reward_window == tuple(result.rewards[:4])
 
 
-@pytest.mark.parametrize("last_words", ["an exception", "a stop"])
-def test_it_is_written_when_a_run_ends_before_its_time(tiny: Tiny, tmp_path: Path, last_words: str) -> None:
+def test_it_is_written_when_a_run_ends_by_an_exception(tiny: Tiny, tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path / "run", 8)
 
     def step(result: object) -> None:
         if len(trainer.metrics) == 3:
-            if last_words == "a stop":
-                trainer.stop("test")
-            else:
-                raise KeyboardInterrupt  # an observer's own errors do not reach the run
+            raise KeyboardInterrupt  # an observer's own errors do not reach the run
 
     trainer.on("step_finished", step)
-    if last_words == "a stop":
+    with pytest.raises(KeyboardInterrupt):
         trainer.run()
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            trainer.run()
     assert kept(tmp_path / "run").step == 3
+
+
+def test_a_run_that_ends_as_it_should_has_none(tiny: Tiny, tmp_path: Path) -> None:
+    """Its checkpoint has it."""
+    tiny.trainer(tmp_path / "run", 4).run(until_step=2)
+    assert not (tmp_path / "run" / FILE).exists()
 
 
 def test_a_start_tells_what_it_goes_on_with(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,7 +87,7 @@ def decode(data: bytes, where: str) -> RuntimeState:
 
 
 class RuntimeFile:
-    """The runtime state in the run's folder: after every so many steps, and when the run ends before its time."""
+    """The runtime state in the run's folder: after every so many steps, and when an error or SAFE_MODE ends the run."""
 
     def __init__(self, storage: Storage, writes: Writes, every: int, encode: Callable[[int], bytes]) -> None:
         """``encode``: the runtime state after a step."""
