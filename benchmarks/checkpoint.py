@@ -2,7 +2,8 @@
 with fsync and ``torch.distributed.checkpoint``.
 
 What a step waits for is the copy of the state; the write is the writer thread's, hashes included, durable when it ends.
-All take turns; figures are medians, ratios ours ÷ theirs. Files lie below ``build/``, on the disk of the clone.
+All take turns, each on a disk that has nothing else to do; figures are medians, ratios ours ÷ theirs. ``raw`` is the
+same number of zeros past the page cache, without a hash. Files lie below ``build/``, on the disk of the clone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from verl_core.types import BuildContext, CheckpointState, RunIdentity, Slice, T
 from verl_core.workers import RankState, TrainWorker
 from verl_core.writes import WriteQueue
 from verl_core_engines.fsdp import FsdpConfig, FsdpEngine
+from verl_core_storage import direct
 from verl_core_storage.local import LocalStorage
 
 ROUNDS = 5
@@ -53,6 +55,7 @@ def measure() -> dict[str, float]:
             "torch": lambda: _timed(lambda: _torch_save(plain, folder / "plain.pt")),
             "dcp": lambda: _timed(lambda: save(plain, checkpoint_id=folder / "dcp")),
             "dcp_async": lambda: _dcp_async(plain, folder / "dcp"),
+            "raw": lambda: _timed(lambda: _raw(sum(t.nbytes for t in plain.values()), folder / "raw")),
         }
         seconds: dict[str, list[float]] = {key: [] for key in calls}
         for number in range(ROUNDS + 1):
@@ -62,6 +65,7 @@ def measure() -> dict[str, float]:
                     seconds[key].append(took)
                 shutil.rmtree(folder / "ours", ignore_errors=True)
                 shutil.rmtree(folder / "dcp", ignore_errors=True)
+                os.sync()
     median = {key: statistics.median(found) for key, found in seconds.items()}
     return {
         "async_stall_vs_torch_save": median["stall"] / median["torch"],
@@ -136,6 +140,10 @@ def _torch_save(state: dict[str, torch.Tensor], path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     os.fsync(handle)
     os.close(handle)
+
+
+def _raw(size: int, path: Path) -> None:
+    LocalStorage(str(path.parent)).write(path.name, (bytes(direct.LARGE) for _ in range(size // direct.LARGE)))
 
 
 def _dcp_async(state: dict[str, torch.Tensor], folder: Path) -> float:

@@ -36,6 +36,7 @@ AFTER = 32  # calls that are made here first: a short run is over before a proce
 LIMIT = 64 << 20  # bytes of a call's arguments: above, hashing and writing prevail, and they leave the lock alone
 _PR_SET_PDEATHSIG = 1
 _IOV_MAX = 1024  # parts of one system call
+_FIRST = 1 << 16  # bytes that are received at once, if there are
 _log = logging.getLogger("verl.writes")
 _loads = pickle.loads
 
@@ -62,7 +63,7 @@ class Helper:
         """``objects``: those that are no ``Portable``, or not now, are called here."""
         self._objects = [o for o in objects if isinstance(o, Portable) and o.portable()]
         self._calls, self._ready, self._closed = 0, False, False
-        self._pipe: socket.socket | None = None
+        self._pipe: _Pipe | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -96,12 +97,13 @@ class Helper:
         self._end()
 
     def _start(self) -> None:
-        mine, its = socket.socketpair()
+        end, its = socket.socketpair()
+        mine = _Pipe(end)
         code = f"from verl_core.apart import serve; serve({its.fileno()}, {os.getpid()})"
         try:
             command = [sys.executable, "-P", "-c", code]
             self._process = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
-            _send(mine, pickle.dumps((sys.path, os.getcwd())), [memoryview(pickle.dumps(self._objects))])
+            mine.send(pickle.dumps((sys.path, os.getcwd())), [memoryview(pickle.dumps(self._objects))])
             self._pipe = mine
         except (OSError, TypeError, AttributeError, pickle.PicklingError) as error:
             _log.info("no process beside this one: %s", error)
@@ -117,8 +119,8 @@ class Helper:
         if self._pipe is None or self._ready:
             return self._ready
         try:
-            if _waits(self._pipe):
-                self._hear(str(_received(self._pipe)[0], "utf-8"))
+            if self._pipe.waits():
+                self._hear(str(self._pipe.receive()[0], "utf-8"))
         except (OSError, EOFError):
             self._gone()
         return self._ready
@@ -131,8 +133,8 @@ class Helper:
 
     def _asked(self, body: bytes, buffers: Sequence[memoryview]) -> _Answer:
         assert self._pipe is not None
-        _send(self._pipe, body, buffers)
-        return cast("_Answer", _loads(_received(self._pipe)[0]))
+        self._pipe.send(body, buffers)
+        return cast("_Answer", _loads(self._pipe.receive()[0]))
 
     def _gone(self) -> None:
         self._ready = False
@@ -172,42 +174,54 @@ def _packed(request: object) -> tuple[bytes, list[memoryview]] | None:
     return None if too_large else (file.getvalue(), buffers)
 
 
-def _send(pipe: socket.socket, body: bytes, buffers: Sequence[memoryview] = ()) -> None:
-    """One message of several parts, in as few system calls as may be."""
-    sizes = [len(body), *(buffer.nbytes for buffer in buffers)]
-    head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
-    left = [part for part in (memoryview(head), memoryview(body), *buffers) if part.nbytes]
-    while left:
-        sent = pipe.sendmsg(left[:_IOV_MAX])
-        while left and sent >= left[0].nbytes:
-            sent -= left.pop(0).nbytes
-        if sent:
-            left[0] = left[0][sent:]
+class _Pipe:
+    """Messages of several parts over a socket. A message that was received lies in memory that the next one uses."""
 
+    def __init__(self, end: socket.socket) -> None:
+        self._socket, self._memory = end, memoryview(bytearray(_FIRST))
+        self.close = end.close
 
-def _received(pipe: socket.socket) -> list[memoryview]:
-    """The parts of the next message. Raises EOFError when there will be none."""
-    (count,) = struct.unpack("<I", _exactly(pipe, 4))
-    sizes = struct.unpack(f"<{count}Q", _exactly(pipe, 8 * count))
-    data = _exactly(pipe, sum(sizes))
-    return [data[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
+    def send(self, body: bytes, buffers: Sequence[memoryview] = ()) -> None:
+        """In as few system calls as may be."""
+        sizes = [len(body), *(buffer.nbytes for buffer in buffers)]
+        head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+        left = [part for part in (memoryview(head), memoryview(body), *buffers) if part.nbytes]
+        while left:
+            sent = self._socket.sendmsg(left[:_IOV_MAX])
+            while left and sent >= left[0].nbytes:
+                sent -= left.pop(0).nbytes
+            if sent:
+                left[0] = left[0][sent:]
 
+    def receive(self) -> list[memoryview]:
+        """The parts of the next message. Raises EOFError when there will be none."""
+        got = self._fill(0, 4)
+        (count,) = struct.unpack_from("<I", self._memory)
+        begin = 4 + 8 * count
+        got = self._fill(got, begin)
+        ends = list(accumulate(struct.unpack_from(f"<{count}Q", self._memory, 4), initial=begin))
+        self._fill(got, ends[-1])
+        return [self._memory[first:last] for first, last in pairwise(ends)]
 
-def _exactly(pipe: socket.socket, size: int) -> memoryview:
-    data, got = memoryview(bytearray(size)), 0
-    while got < size:
-        more = pipe.recv_into(data[got:], 0, socket.MSG_WAITALL)
-        if not more:
-            raise EOFError
-        got += more
-    return data
+    def _fill(self, got: int, wanted: int) -> int:
+        """Receive until so many bytes are there; a small message is there at once."""
+        if wanted > len(self._memory):
+            memory = memoryview(bytearray(wanted))
+            memory[:got] = self._memory[:got]
+            self._memory = memory
+        while got < wanted:
+            rest = self._memory[got:wanted] if got else self._memory
+            more = self._socket.recv_into(rest, 0, socket.MSG_WAITALL if got else 0)
+            if not more:
+                raise EOFError
+            got += more
+        return got
 
-
-def _waits(pipe: socket.socket, timeout_s: float = 0.0) -> bool:
-    """Whether there is something to be received, or nothing will come any more."""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+    def waits(self, timeout_s: float = 0.0) -> bool:
+        """Whether there is something to be received, or nothing will come any more."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
 
 
 # --- the process -----------------------------------------------------------------------------
@@ -220,22 +234,22 @@ def serve(fd: int, parent: int) -> None:
     with suppress(OSError, AttributeError):  # where there is no such call, the closed pipe ends it a moment later
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     crash.take_over(None)
-    pipe = socket.socket(fileno=fd)
+    pipe = _Pipe(socket.socket(fileno=fd))
     with suppress(EOFError, ConnectionError):
-        place, pickled = _received(pipe)
+        place, pickled = pipe.receive()
         sys.path[:], folder = _loads(place)
         os.chdir(folder)
         try:
             objects = _loads(pickled)
         except Exception as error:  # noqa: BLE001 - border: told to the parent
-            _send(pipe, f"{type(error).__name__}: {error}".encode())
+            pipe.send(f"{type(error).__name__}: {error}".encode())
             return
-        _send(pipe, b"")
+        pipe.send(b"")
         while os.getppid() == parent:
-            body, *buffers = _received(pipe)
+            body, *buffers = pipe.receive()
             number, name, args, kwargs, armed = _loads(body, buffers=buffers)
             crash.take_over(armed)
-            _send(pipe, _answer(getattr(objects[number], name), args, kwargs))
+            pipe.send(_answer(getattr(objects[number], name), args, kwargs))
 
 
 def _answer(method: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:

@@ -116,7 +116,7 @@ class TrainWorker:
     ) -> None:
         self._name, self._flow, self._roles, self._store = name, flow, roles, store
         self._files = files
-        self._version = 0
+        self._version, self._digest = 0, ""
 
     def call(self, method: str, argument: object) -> object:
         if method == "step" and isinstance(argument, StepCall):
@@ -137,7 +137,8 @@ class TrainWorker:
             for component in COMPONENTS:
                 engine.load(component, lambda piece, c=component: checkpoint.read(c, piece))  # type: ignore[misc]
             self._version = checkpoint.step
-        return Loaded(policy_digest(engine.sums()), engine.platform())
+        self._digest = policy_digest(engine.sums())
+        return Loaded(self._digest, engine.platform())
 
     def _step(self, call: StepCall) -> StepResult:
         if self._version >= call.step:
@@ -146,15 +147,15 @@ class TrainWorker:
         batch = train_batch(call.step, [(ref, self._store.load(ref)) for ref in call.refs])
         metrics = self._flow.learn(self._roles, batch)
         self._version = call.step
-        digest = policy_digest(self._roles.engine.sums())
+        self._digest = policy_digest(self._roles.engine.sums())
         seconds = time.perf_counter() - begin
-        return StepResult(call.step, metrics, digest, float(batch.rewards.mean()), seconds)
+        return StepResult(call.step, metrics, self._digest, float(batch.rewards.mean()), seconds)
 
     def _state(self) -> RankState:
         engine = self._roles.engine
         tensors = {component: list(engine.shards(component)) for component in COMPONENTS}
         files = {f"actor/{name}": data for name, data in {**engine.files(), **self._files}.items()}
-        return RankState(tensors, files, engine.rng_state(), policy_digest(engine.sums()))
+        return RankState(tensors, files, engine.rng_state(), self._digest)
 
     def close(self) -> None:
         self._roles.engine.close()

@@ -317,4 +317,20 @@ MUTANTS = (
         ),
         "a checkpoint that was reported as saved is gone after a power cut",
     ),
+    Mutant(
+        "memory-of-a-copy-used-too-early",
+        "plugins/engines/verl_core_engines/tensors.py",
+        "free = [memory for memory, view in self._memory if view() is None]",
+        "free = [memory for memory, view in self._memory]",
+        ("tests/unit/test_fsdp_state.py::test_memory_of_a_copy_is_used_again_once_nobody_holds_any_piece_of_it",),
+        "a save that is still being written holds tensors of a later step",
+    ),
+    Mutant(
+        "part-of-a-tensor-not-hashed",
+        FORMAT,
+        "                own.update(block)\n",
+        "                own = blake3(block)\n",
+        (f"{_FORMAT}test_files_and_chunks_carry_their_hashes",),
+        "the hash of a large tensor is that of its end",
+    ),
 )

@@ -186,9 +186,25 @@ MUTANTS = (
     Mutant(
         "end-of-a-large-file-lost",
         DIRECT,
-        "    if filled:\n        yield filled",
-        "    if False:\n        yield filled",
+        "    if filled:\n        yield buffer[:filled]",
+        "    if False:\n        yield buffer[:filled]",
         (f"{_DIRECT}test_what_was_written_is_there_and_no_more",),
         "the last bytes of a shard are not written",
+    ),
+    Mutant(
+        "buffer-filled-while-it-is-written",
+        DIRECT,
+        "buffer, other, filled = other, buffer, 0",
+        "filled = 0",
+        (f"{_DIRECT}test_what_is_under_way_to_a_slow_disk_stays_as_it_is",),
+        "a shard holds the bytes of a later tensor",
+    ),
+    Mutant(
+        "error-of-the-last-write-lost",
+        DIRECT,
+        "        if under_way is not None:\n            under_way.result()\n    return",
+        "    return",
+        (f"{_DIRECT}test_whichever_write_fails_the_call_does",),
+        "a shard that the disk had no room for counts as written",
     ),
 )

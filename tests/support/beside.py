@@ -16,7 +16,7 @@ def at_once() -> None:
     def start(helper: apart.Helper) -> None:
         begin(helper)
         if helper._pipe is not None:
-            apart._waits(helper._pipe, 60)
+            helper._pipe.waits(60)
 
     begin = apart.Helper._start
     apart.AFTER = 0

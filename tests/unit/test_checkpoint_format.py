@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from verl_core.checkpoint import format
 from verl_core.checkpoint.format import MANIFEST, Manifest, read_manifest, read_slice, write_component
 from verl_core.committed import content_hash
 from verl_core.errors import DamagedCheckpoint
@@ -64,7 +65,11 @@ def test_one_ranks_file_is_what_the_safetensors_library_reads(storage: LocalStor
         np.testing.assert_array_equal(found[name], tensors[name])
 
 
-def test_files_and_chunks_carry_their_hashes(storage: LocalStorage) -> None:
+@pytest.mark.parametrize("at_once", [7, 48, 1 << 20])
+def test_files_and_chunks_carry_their_hashes(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(format, "_PASS", at_once)
     written = write_component(storage, "actor", [[c] for c in pieces("w", weights(0), 2)], attempt=0)
     for name, entry in written.files.items():
         data = storage.get(f"actor/{name}")

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from verl_core.checkpoint.digest import policy_digest
 from verl_core.errors import ConfigError, RunMismatch, WorkerError
-from verl_core.types import Optim, Slice, TensorSums
+from verl_core.types import Optim, Slice, TensorChunk, TensorSums
 from verl_core_engines.tensors import _sums_torch, tensor_sums
 
 from tests.support.models import random_model
@@ -187,3 +188,23 @@ def test_the_sums_of_an_engine_change_with_every_update(qwen3: str) -> None:
         digests.append(policy_digest(engine.sums()))
     assert len(set(digests)) == 3
     assert [s.name for s in engine.sums()] == sorted(s.name for s in engine.sums())
+
+
+def test_memory_of_a_copy_is_used_again_once_nobody_holds_any_piece_of_it(qwen3: str) -> None:
+    engine = engine_of(qwen3)
+    first = list(engine.shards("optimizer"))
+    place, piece = _address(first), memoryview(first[3].data)[1:9]
+    content = bytes(piece)
+    del first
+    engine.update(batch_of(1), LOSS)
+    second = list(engine.shards("optimizer"))
+    assert _address(second) != place
+    assert bytes(piece) == content, "one who holds a piece of a copy holds it as it was"
+    del piece
+    third = list(engine.shards("optimizer"))
+    assert _address(third) == place
+    assert [bytes(chunk.data) for chunk in third] == [bytes(chunk.data) for chunk in second]
+
+
+def _address(chunks: list[TensorChunk]) -> int:
+    return int(np.frombuffer(chunks[0].data, np.uint8).ctypes.data)

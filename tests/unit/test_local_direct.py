@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from verl_core.errors import StorageTimeout
+from verl_core.errors import StorageFull, StorageTimeout
 from verl_core_storage import direct, posix
 from verl_core_storage.local import LocalStorage
 
@@ -80,6 +82,36 @@ def test_where_it_is_refused_the_file_is_written_as_usual(tmp_path: Path, monkey
     LocalStorage(str(tmp_path)).put("a", data)
     assert refused
     assert (tmp_path / "a").read_bytes() == data
+
+
+def test_what_is_under_way_to_a_slow_disk_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, dice = os.write, random.Random(2)
+
+    def slow(handle: int, data: memoryview) -> int:
+        time.sleep(0.005)
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", slow)
+    data = dice.randbytes(6 * BUFFER + 9)
+    LocalStorage(str(tmp_path)).put("a", pieces(data, dice))
+    assert (tmp_path / "a").read_bytes() == data
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_whichever_write_fails_the_call_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    write, done = os.write, list[int]()
+
+    def full(handle: int, data: memoryview) -> int:
+        done.append(len(data))
+        if len(done) == number + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageFull):
+        LocalStorage(str(tmp_path)).put("a", bytes(3 * BUFFER + 9))
+    assert done == [BUFFER, BUFFER, BUFFER, 9][: number + 1]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_call_that_was_given_up_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

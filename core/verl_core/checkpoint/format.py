@@ -21,6 +21,7 @@ from ..reshard.slices import assemble, plan
 from ..types import Bytes, Slice, TensorChunk
 
 FORMAT = 1
+_PASS = 1 << 20  # bytes
 MANIFEST = "manifest.json"
 ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
@@ -170,7 +171,7 @@ def _checked(chunks: Sequence[TensorChunk]) -> dict[str, list[TensorChunk]]:
 def _write_shard(
     storage: Storage, folder: str, name: str, chunks: Sequence[TensorChunk]
 ) -> tuple[FileEntry, list[StoredChunk]]:
-    """One file in one pass: each byte is hashed and written as it goes by."""
+    """One file in one pass: each byte is hashed and written as it goes by, while it is in the processor's cache."""
     header = _header(chunks)
     whole = blake3(header)
     written: list[StoredChunk] = []
@@ -179,10 +180,14 @@ def _write_shard(
         yield header
         start = len(header)
         for chunk in chunks:
-            whole.update(chunk.data)
-            yield chunk.data
-            end = start + memoryview(chunk.data).nbytes
-            written.append(StoredChunk(name, start, end, chunk.offset, chunk.shape, content_hash(chunk.data)))
+            own, data = blake3(), memoryview(chunk.data).cast("B")
+            for begin in range(0, len(data), _PASS):
+                block = data[begin : begin + _PASS]
+                own.update(block)
+                whole.update(block)
+                yield block
+            end = start + len(data)
+            written.append(StoredChunk(name, start, end, chunk.offset, chunk.shape, f"blake3:{own.hexdigest()}"))
             start = end
 
     size = write(storage, f"{folder}/{name}", stream())

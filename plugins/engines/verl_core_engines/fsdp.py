@@ -21,7 +21,7 @@ from verl_core.types import BuildContext, PlatformKey, Slice, TensorChunk, Tenso
 from .models import load_model, small_files
 from .optimizer import MasterAdamW
 from .packing import Layout, Pack, lay_out, micro_batches, packs_of
-from .tensors import copy_in, copy_out, tensor_sums, whole
+from .tensors import Staging, copy_in, tensor_sums, whole
 from .torch_setup import DeviceCheck, platform_key, prepare
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -53,6 +53,7 @@ class FsdpEngine:
         self._max_tokens = config.pack_tokens if self._packed else 0
         parameters = {n: t for n, t in self._model.tensors.items() if isinstance(t, torch.nn.Parameter)}
         self._optimizer = MasterAdamW(parameters, context.optim, context.total_steps)
+        self._staging = {"actor": Staging(), "optimizer": Staging()}
         self._files = small_files(context.model_path)
         size = context.micro_batch_size
         moments = moments_beside(context.model_path)  # of the run that the weights were imported from
@@ -141,8 +142,8 @@ class FsdpEngine:
         return [whole(name, tensor) for name, tensor in self._tensors(component).items()]
 
     def shards(self, component: str) -> Iterator[TensorChunk]:
-        for name, tensor in self._tensors(component).items():
-            yield copy_out(name, tensor)
+        tensors = self._tensors(component)
+        return self._staging[component].copies(tensors)
 
     def load(self, component: str, read: Callable[[Slice], TensorChunk]) -> None:
         """Raises RunMismatch when what is read is of another type or shape."""

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import accumulate
+
 import numpy as np
 import torch
 from verl_core.errors import RunMismatch
@@ -9,6 +15,7 @@ from verl_core.types import Slice, TensorChunk, TensorSums
 
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.bool: "BOOL"}
 _MODULUS = 1 << 64
+_ALIGNED = 64  # bytes
 _CPU_CHUNK, _GPU_CHUNK = 1 << 15, 1 << 24  # elements: the CPU's fits into its cache
 
 
@@ -17,12 +24,42 @@ def whole(name: str, tensor: torch.Tensor) -> Slice:
     return Slice(name, (0,) * tensor.dim(), tuple(tensor.shape))
 
 
-def copy_out(name: str, tensor: torch.Tensor) -> TensorChunk:
-    """A copy of the whole tensor as bytes."""
-    copied = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
-    data = copied.reshape(-1).view(torch.uint8).numpy().data
-    shape = tuple(tensor.shape)
-    return TensorChunk(name, _NAMES[tensor.dtype], shape, (0,) * len(shape), shape, data)
+class Staging:
+    """Copies of tensors in host memory that is used again once nobody holds the last copy: a fresh page costs more than
+    what is copied into it. Pinned where the tensors are on a GPU."""
+
+    def __init__(self) -> None:
+        self._memory: list[tuple[torch.Tensor, weakref.ref[np.ndarray]]] = []
+
+    def copies(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[TensorChunk]:
+        """Each tensor, whole, as bytes."""
+        sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors.values()]
+        pinned = any(tensor.device.type == "cuda" for tensor in tensors.values())
+        memory = self._take(sum(sizes), pinned)
+        view = memory.numpy()
+        self._memory.append((memory, weakref.ref(view)))
+        copied = memoryview(view.data)  # pieces of it keep it, and that keeps the view
+        for (name, tensor), begin in zip(tensors.items(), accumulate(sizes, initial=0), strict=False):
+            piece, shape = slice(begin, begin + tensor.nbytes), tuple(tensor.shape)
+            memory[piece].view(tensor.dtype).view(shape).copy_(tensor.detach())
+            yield TensorChunk(name, _NAMES[tensor.dtype], shape, (0,) * len(shape), shape, copied[piece])
+
+    def _take(self, size: int, pinned: bool) -> torch.Tensor:
+        """Memory that no copy is left in; of several such pieces one is kept."""
+        free = [memory for memory, view in self._memory if view() is None]
+        self._memory = [(memory, view) for memory, view in self._memory if view() is not None]
+        found = next((memory for memory in free if memory.nbytes == size), None)
+        if found is not None:
+            return found
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True) if pinned else _memory(size)
+
+
+def _memory(size: int) -> torch.Tensor:
+    """In large pages where there are such: 1.6 GB are there four times as fast."""
+    memory = mmap.mmap(-1, max(size, 1))
+    with suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)[:size]
 
 
 def copy_in(tensor: torch.Tensor, chunk: TensorChunk) -> None:

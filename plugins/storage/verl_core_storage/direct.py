@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 
@@ -37,37 +38,45 @@ def large(parts: Iterable[Bytes]) -> tuple[Iterable[memoryview], bool]:
 
 
 def write(handle: int, parts: Iterable[memoryview], before: Callable[[], None]) -> int:
-    """Write from the file's begin, ``before`` each write; returns the bytes. The content is not synced yet."""
-    buffer, file = memoryview(mmap.mmap(-1, LARGE)), _File(handle, before)
-    for filled in _filled(parts, buffer):
-        file.write(buffer[:filled])
+    """Write from the file's begin, ``before`` each write; returns the bytes. The content is not synced yet.
+
+    While a buffer is on its way to the disk, the other is filled, and what makes the parts does its work.
+    """
+    file, under_way = _File(handle), None
+    with ThreadPoolExecutor(1) as beside:
+        for filled in _filled(parts):
+            if under_way is not None:
+                under_way.result()
+            before()
+            under_way = beside.submit(file.write, filled)
+        if under_way is not None:
+            under_way.result()
     return file.finish()
 
 
-def _filled(parts: Iterable[memoryview], buffer: memoryview) -> Iterator[int]:
-    """Fill the buffer again and again; says how far. Only the last time it is not full."""
-    filled = 0
+def _filled(parts: Iterable[memoryview]) -> Iterator[memoryview]:
+    """What comes, in pieces of ``LARGE``, the last one as it is: two buffers take turns."""
+    buffer, other, filled = memoryview(mmap.mmap(-1, LARGE)), memoryview(mmap.mmap(-1, LARGE)), 0
     for part in parts:
         while part:
             taken = part[: LARGE - filled]
             buffer[filled : filled + len(taken)] = taken
             filled, part = filled + len(taken), part[len(taken) :]
             if filled == LARGE:
-                yield filled
-                filled = 0
+                yield buffer
+                buffer, other, filled = other, buffer, 0
     if filled:
-        yield filled
+        yield buffer[:filled]
 
 
 class _File:
-    def __init__(self, handle: int, before: Callable[[], None]) -> None:
-        self._handle, self._before = handle, before
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
         self._size = self._room = 0
         self._ahead = True
         self._set(direct=True)
 
     def write(self, data: memoryview) -> None:
-        self._before()
         if len(data) < LARGE:
             self._set(direct=False)  # the end need not be aligned
         self._make_room()
