@@ -28,6 +28,7 @@ from typing import ParamSpec, Protocol, TypeVar, cast
 from .errors import StorageTimeout, VerlError
 from .protocols import Portable
 from .testing import crash
+from .writes import give_way
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -233,6 +234,7 @@ def serve(fd: int, parent: int) -> None:
         signal.signal(number, signal.SIG_IGN)  # they are for the controller, who decides when this ends
     with suppress(OSError, AttributeError):  # where there is no such call, the closed pipe ends it a moment later
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    give_way()
     crash.take_over(None)
     pipe = _Pipe(socket.socket(fileno=fd))
     with suppress(EOFError, ConnectionError):

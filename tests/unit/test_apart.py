@@ -85,6 +85,13 @@ def test_a_call_is_made_by_the_other_process(helper: Helper, desk: Desk) -> None
     assert helper(desk.length, memoryview(b"")) == (other, 0)
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="threads have priorities of their own on Linux only")
+def test_the_process_gives_way_to_those_that_train(helper: Helper, desk: Desk) -> None:
+    other = helper(desk.pid)
+    assert os.sched_getscheduler(other) == os.SCHED_BATCH
+    assert os.getpriority(os.PRIO_PROCESS, other) == min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
+
+
 def test_what_is_too_large_or_cannot_be_sent_stays_here(
     helper: Helper, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from functools import partial
@@ -41,6 +42,21 @@ def test_lines_of_two_logs_that_wait_together_go_each_to_its_own() -> None:
     gate.set()
     queue.close()
     assert (one.lines, other.lines) == ([b"1", b"3"], [b"0", b"2"])
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="threads have priorities of their own on Linux only")
+def test_only_the_writer_thread_gives_way_to_those_that_train() -> None:
+    queue, found = WriteQueue(patience_s=1), list[tuple[int, int]]()
+
+    def look() -> None:
+        found.append((os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)))
+
+    queue.submit(look)
+    queue.close()
+    look()
+    (of_writer, nice), (of_main, mine) = found
+    assert (of_writer, of_main) == (os.SCHED_BATCH, os.SCHED_OTHER)
+    assert nice == min(mine + 5, 19)
 
 
 def test_an_error_stays_until_the_end_for_whoever_asks() -> None:
