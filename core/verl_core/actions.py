@@ -33,7 +33,8 @@ class Actions:
             self._note("swept", {"names": swept})
         found = parts.start(self._condemn, again)
         step = found[0].step if found else 0
-        if found and step not in parts.history.checkpoints:  # killed between the commit and its line
+        journalled = step in parts.history.checkpoints
+        if found and not journalled and not parts.keeper.here_alone(found[0]):  # killed between the commit and its line
             self._note("checkpoint_committed", {"ref": found[0]})
         if again:
             parts.fleet.restart_ranks()

@@ -25,8 +25,8 @@ from .fleet import Fleet
 from .inputs import CONFIG, Inputs, changes_of, log_place, record_inputs, storage_at, unwanted_data
 from .loop import Controller
 from .parts import Condemn, Found, Parts
-from .places import checkpointer_at, copies_at, prefixes_of, writer_at
-from .protocols import Checkpointer, Cluster, FileStorage, RecoveryPolicy, Reward, RolloutWriter, Storage, Worker
+from .places import Places, checkpointer_at, copies_at, places_of, writer_at
+from .protocols import Checkpointer, Cluster, FileStorage, RecoveryPolicy, Reward, RolloutWriter, Worker
 from .recovery.supervisor import decide
 from .registry import (
     ALERT_SINK,
@@ -43,7 +43,6 @@ from .rewards.models import snapshot_of
 from .rewards.swap import build_after, tell
 from .rollout.handover import HandOver
 from .state import events as ev
-from .state.claim import claim_prefix
 from .state.folder import OpenRun, open_run
 from .state.forced import note_forced
 from .state.history import History, Swap
@@ -69,37 +68,35 @@ def assemble(inputs: Inputs) -> Controller:
     unwanted_data(inputs)
     storage = storage_at(plugins, config, inputs.start.run_dir)
     log_storage, log_path = log_place(plugins, config, storage)
-    prefixes = prefixes_of(inputs, storage)
-    check_modes({"--run-dir": storage, **prefixes}, log_storage, single_committer=config.storage.single_committer)
+    places = places_of(inputs, storage)
+    answering = {"--run-dir": storage, **places.answering()}
+    check_modes(answering, log_storage, single_committer=config.storage.single_committer)
     version, start = metadata.version("verl-core"), inputs.start
     run = open_run(storage, log_storage, log_path, resume=start.resume, code_version=version, take_over=start.take_over)
     try:
-        return _controller(inputs, run, prefixes, schedule, version)
+        return _controller(inputs, run, places, schedule, version)
     except BaseException:
         run.release()
         raise
 
 
-def _controller(
-    inputs: Inputs, run: OpenRun, prefixes: Mapping[str, Storage], schedule: Schedule, version: str
-) -> Controller:
+def _controller(inputs: Inputs, run: OpenRun, places: Places, schedule: Schedule, version: str) -> Controller:
     config, observers = inputs.config, inputs.plugins.observers
     tolerance = config.training.fault_tolerance
     reward = inputs.reward_source(run.history)
     run, changes = _recorded(inputs, run, reward, schedule)
     text = inputs.loaded.config_text()
     context = inputs.context(run.run_id, run.history.branch, run.attempt)
-    for prefix in prefixes.values():
-        claim_prefix(prefix, run.run_id)
-    rollouts, checkpoints = prefixes.values()
-    writer, checkpointer = writer_at(inputs, rollouts, context), checkpointer_at(inputs, checkpoints, context)
+    places.claim(run)
+    writer = writer_at(inputs, places.rollouts, context)
+    checkpointer = checkpointer_at(inputs, places.checkpoints, context)
     alerts = Alerts(_sinks(inputs, ALERT_SINK, context), observers)
     observers.on_wait = alerts.waiting
     writes = WriteQueue(patience_s=tolerance.severity_thresholds.rollout_storage_down_sec, on_wait=alerts.storage)
     cluster = _built(inputs, CLUSTER, config.distributed.cluster, config.distributed.options, context)
     helper = Helper([writer, checkpointer] if tolerance.enabled else [])
     store = HandOver(writer, writes, durable=tolerance.enabled, apart=helper)
-    copies = copies_at(inputs, checkpointer, run.history, context, alerts)
+    copies = copies_at(inputs, places, checkpointer, run.history, context, alerts)
     keeper = Keeper(checkpointer, writes, config.storage.keep_checkpoints, copies, helper)
     workers = partial(_factory, inputs, context, store, tuple(run.history.swaps))
     committed = committed_batches(writer, run.history, schedule)
@@ -127,7 +124,7 @@ def _controller(
             writes=writes,
             history=run.history,
             committed=committed,
-            sweep=partial(_sweep, writer, checkpointer, run.history, schedule, committed),
+            sweep=partial(_sweep, writer, None if places.missing else checkpointer, run.history, schedule, committed),
             start=partial(start_from, inputs.start.resume, keeper, run.history, place),
             save_files=partial(_save_files, text, runtime),
             decide=_decider(inputs, context, cluster),
@@ -259,16 +256,16 @@ def committed_batches(writer: RolloutWriter, history: History, schedule: Schedul
 
 def _sweep(
     writer: RolloutWriter,
-    checkpointer: Checkpointer,
+    checkpointer: Checkpointer | None,
     history: History,
     schedule: Schedule,
     committed: dict[BatchKey, BatchRef],
 ) -> list[str]:
-    """Remove what dead attempts left half-made. A commit that could be finished is known from then on."""
+    """Remove what dead attempts left half-made, where storage answers. What could be finished is known from then on."""
     swept = list(writer.sweep())
     if any(name.startswith("epoch_") for name in swept):
         committed.update(committed_batches(writer, history, schedule))
-    return [*swept, *checkpointer.sweep()]
+    return swept if checkpointer is None else [*swept, *checkpointer.sweep()]
 
 
 def start_from(

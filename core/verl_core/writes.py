@@ -33,7 +33,7 @@ from .errors import (
 TRANSIENT = (
     StorageFull, StorageReadOnly, StorageTimeout, StorageDenied, StorageUnavailable, StorageThrottled, StorageConflict
 )  # fmt: skip
-
+DOWN = (StorageTimeout, StorageUnavailable, StorageThrottled)  # nothing is wrong with what was asked for
 
 _NICE = 5
 _SLACK_S = 600.0  # beyond the patience for failures: as long as one large save may take

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -167,6 +168,63 @@ def test_e5_a_storage_that_is_down_at_a_rebuild_is_no_hindrance(tmp_path: Path) 
     run.close()
 
 
+def test_e5_a_start_goes_on_from_here_while_the_storage_is_down_and_brings_it_over_later(tmp_path: Path) -> None:
+    store = MemoryObjects()
+    run = Run(tmp_path, store)
+    run.save(5)
+    run.until(lambda: run.committed == [5])
+    [known] = run.main.list()
+    run.door.open = False
+    run.save(10)
+    run.close()
+    again = Run(tmp_path, store, attempt=1)
+    again.door.open = False
+    again.keeper.carry_over()
+    found = again.keeper.newest_good({5: known}, lambda ref, reason: pytest.fail(reason))
+    assert found is not None
+    assert found[0].step == found[1].step == 10
+    assert again.keeper.here_alone(found[0])
+    assert not again.keeper.here_alone(known)
+    again.until(lambda: len(again.told) > 4)
+    assert again.committed == []
+    again.door.open = True
+    again.until(lambda: again.committed == [10])
+    again.close()
+    assert steps(again.main) == [10, 5]
+
+
+def test_e5_a_start_without_a_copy_here_needs_the_storage_that_has_one(tmp_path: Path) -> None:
+    store = MemoryObjects()
+    run = Run(tmp_path / "here", store)
+    run.save(5)
+    run.close()
+    [known] = run.main.list()
+    elsewhere = Run(tmp_path / "elsewhere", store, attempt=1)
+    elsewhere.door.open = False
+    with pytest.raises(StorageUnavailable):
+        elsewhere.keeper.newest_good({5: known}, lambda ref, reason: None)
+    assert elsewhere.keeper.newest_good({}, lambda ref, reason: None) is None, "it begins where nothing was saved yet"
+    bare = Keeper(elsewhere.main, elsewhere.writes, 3)
+    with pytest.raises(StorageUnavailable):
+        bare.newest_good({}, lambda ref, reason: None)
+
+
+def test_e5_the_claim_on_a_storage_that_was_down_comes_before_anything_is_brought_there(tmp_path: Path) -> None:
+    store = MemoryObjects()
+    here = ShardedCheckpointer(LocalStorage(str(tmp_path)), RunIdentity("run", 0, 0))
+    here.save(state(10, ranks=1))
+    main = ShardedCheckpointer(store, RunIdentity("run", 0, 1))
+
+    def claim() -> None:
+        assert not list(store.list())
+        raise RunMismatch("it belongs to another run")
+
+    copies = LocalCopies(here, main, keep=2, limit_s=60, claim=claim)
+    with pytest.raises(RunMismatch):
+        copies.carry_over()
+    assert not list(store.list())
+
+
 def test_e5_a_damaged_checkpoint_is_put_right_from_the_copy_here(tmp_path: Path) -> None:
     store, condemned = MemoryObjects(), list[CheckpointRef]()
     run = Run(tmp_path, store)
@@ -272,12 +330,12 @@ class Closed:
         return call()
 
 
-def go(folder: Path, around: Callable[..., object] | None = None) -> object:
+def go(folder: Path, around: Callable[..., object] | None = None, steps: int = 4) -> object:
     """A light run in a folder, its checkpoints in objects that are files of another, copies in a third."""
     store = ObjectsOnDisk(LocalStorage(str(folder / "objects")))
     watched = store if around is None else Watched(store, around)  # type: ignore[arg-type]
     keys = ("storage.checkpoint_uri=memory://bucket/saves", f"backup.local_backup_dir={folder}/copies")
-    return controller(lambda _: watched, 4, changes=(*SMALL, *keys), run=str(folder / "run")).run()
+    return controller(lambda _: watched, steps, changes=(*SMALL, *keys), run=str(folder / "run")).run()
 
 
 def test_e5_a_run_with_copies_ends_the_same_wherever_it_dies_and_its_storage_goes_down(
@@ -292,6 +350,53 @@ def test_e5_a_run_with_copies_ends_the_same_wherever_it_dies_and_its_storage_goe
         folder = tmp_path / f"{n}"
         killed = killed_at(n, lambda: go(folder, Closed(25 + n % 31, 60 + n % 17)))  # noqa: B023 - called at once
         died += killed
+        go(folder)
+        found = left(LocalStorage(str(folder / "run")), saves=ObjectsOnDisk(LocalStorage(str(folder / "objects"))))
+        assert found.batches == want.batches
+        assert found.history.policy_digest == want.history.policy_digest
+        assert found.history.step in found.history.checkpoints
+        if not killed:
+            break
+    assert died > 4
+
+
+def test_e5_a_run_begins_only_where_its_storage_is_there_and_goes_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_core.checkpoint.copies.RETRY_S", 0.01)
+    go(tmp_path / "reference")
+    want = left(
+        LocalStorage(str(tmp_path / "reference/run")),
+        saves=ObjectsOnDisk(LocalStorage(str(tmp_path / "reference/objects"))),
+    )
+    run, store = LocalStorage(str(tmp_path / "run")), ObjectsOnDisk(LocalStorage(str(tmp_path / "objects")))
+    with pytest.raises(StorageUnavailable):
+        go(tmp_path, Closed(1, 10**9))
+    go(tmp_path, steps=2)
+    go(tmp_path, Closed(1, 10**9))
+    found = left(run, saves=store)
+    assert (found.batches, found.history.policy_digest) == (want.batches, want.history.policy_digest)
+    go(tmp_path, Closed(1, 10**9), steps=6)
+    for history in (found.history, left(run, saves=store).history):
+        assert set(history.checkpoints) == {2}, "what lies on this host alone is not in the state log"
+    go(tmp_path, steps=6)
+    assert 6 in left(run, saves=store).history.checkpoints
+
+
+def test_e5_wherever_a_run_dies_it_goes_on_while_its_storage_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_core.checkpoint.copies.RETRY_S", 0.01)
+    go(tmp_path / "reference")
+    saves = ObjectsOnDisk(LocalStorage(str(tmp_path / "reference/objects")))
+    want = left(LocalStorage(str(tmp_path / "reference/run")), saves=saves)
+    died = 0
+    for n in count(11, 53):
+        folder = tmp_path / f"{n}"
+        killed = killed_at(n, lambda: go(folder))  # noqa: B023 - called at once
+        died += killed
+        with suppress(StorageUnavailable):  # nothing was begun yet
+            go(folder, Closed(1, 9 + n % 23))
         go(folder)
         found = left(LocalStorage(str(folder / "run")), saves=ObjectsOnDisk(LocalStorage(str(folder / "objects"))))
         assert found.batches == want.batches

@@ -1,4 +1,4 @@
-"""The S3 server of the checkpoints is killed in mid-run: with copies on this host training goes on without it."""
+"""The S3 server of the checkpoints is killed in mid-run, or dead at a start: with copies on this host a run goes on."""
 
 from __future__ import annotations
 
@@ -47,4 +47,46 @@ def test_e5_a_run_outlives_the_server_of_its_checkpoints(
     newest = saved.list()[0]
     saved.verify(newest)
     assert newest.step == 8
+    assert runs.ok("verify", run).endswith("clean\n")
+
+
+@pytest.mark.slow
+def test_e5_a_run_goes_on_although_the_server_of_its_checkpoints_is_dead(
+    tiny: Tiny, undisturbed: Path, tmp_path: Path, s3_env: Seaweed
+) -> None:
+    at, run = place(), tmp_path / "run"
+    overrides = [
+        f"storage.checkpoint_uri={at}", "storage.options.attempts=1", "storage.options.timeout_s=5",
+        f"backup.local_backup_dir={tmp_path}/copies",
+    ]  # fmt: skip
+    arguments = [part for override in overrides for part in ("--set", override)]
+    command: tuple[str | Path, ...] = (
+        "run",
+        "--config",
+        tiny.config(8),
+        "--run-dir",
+        run,
+        "--plugins",
+        "s3,local",
+        *arguments,
+    )
+    s3_env.kill()
+    try:
+        refused = runs.cli(*command)
+        assert (refused.code, "storage.checkpoint_uri" in refused.err) == (1, True)
+        assert not run.exists()
+        s3_env.start()
+        runs.ok(*command, "--until-step", "4")
+        s3_env.kill()
+        went_on = runs.cli(*command)
+    finally:
+        s3_env.kill()
+        s3_env.start()
+    assert went_on.code == 0, went_on.err
+    assert "the run goes on with its copies on this host" in went_on.err
+    assert runs.status(run)["policy_digest"] == runs.status(undisturbed)["policy_digest"]
+    runs.ok(*command)
+    saved = ShardedCheckpointer(open_s3(at), RunIdentity(str(runs.entries(run)[0]["run_id"]), 0, 9))
+    saved.verify(saved.list()[0])
+    assert saved.list()[0].step == 8
     assert runs.ok("verify", run).endswith("clean\n")

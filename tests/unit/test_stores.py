@@ -11,8 +11,19 @@ import pytest
 from verl_core.config import bounded as bounded_module
 from verl_core.config import load_config
 from verl_core.config.bounded import bounded
+from verl_core.config.findings import Finding
 from verl_core.config.paths import check_paths
-from verl_core.errors import ConfigError, StorageDenied, StorageError, StorageFull, StorageReadOnly, VerlError
+from verl_core.errors import (
+    ConfigError,
+    StorageDenied,
+    StorageError,
+    StorageFull,
+    StorageReadOnly,
+    StorageThrottled,
+    StorageTimeout,
+    StorageUnavailable,
+    VerlError,
+)
 from verl_core.health import stores
 from verl_core.health.stores import check_stores
 from verl_core.protocols import Storage
@@ -102,6 +113,32 @@ def test_the_error_of_a_store_is_told_with_the_key_that_names_it(failing: str, e
 
 
 @pytest.mark.parametrize(
+    ("error", "stood_in_for"),
+    [
+        (StorageUnavailable("refused"), True), (StorageTimeout("no answer"), True), (StorageThrottled("often"), True),
+        (StorageDenied("denied"), False), (StorageFull("full"), False),
+    ],
+)  # fmt: skip
+def test_copies_on_this_host_stand_in_for_a_store_of_checkpoints_that_is_down(
+    error: StorageError, stood_in_for: bool
+) -> None:
+    at = ["storage.checkpoint_uri=memory://bucket/c", "storage.rollout_storage_uri=memory://bucket/r"]
+
+    def results(begun: bool, *changes: str) -> list[VerlError | Finding | str]:
+        config = load_config(None, ["model.actor.path=/m", *at, *changes])
+        return list(check_stores(config, None, lambda uri: Broken("put", error), {}, begun=begun))
+
+    copies = "backup.local_backup_dir=/copies"
+    rollouts, checkpoints = results(True, copies)
+    assert isinstance(rollouts, type(error))
+    assert isinstance(checkpoints, Finding) == stood_in_for
+    if isinstance(checkpoints, Finding):
+        assert (checkpoints.key, checkpoints.warning) == ("storage.checkpoint_uri", True)
+    for found in (*results(False, copies), *results(True)):
+        assert isinstance(found, type(error)), "a run begins where all is there, and goes on only with copies"
+
+
+@pytest.mark.parametrize(
     ("failing", "said"),
     [("other bytes", "gives back other bytes"), ("deletes nothing", "is still there"), ("delete", "is still there")],
 )
@@ -179,7 +216,7 @@ def test_a_stuck_store_is_told_after_its_time(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(stores, "TIMEOUT_S", 0.1)
     [told], _ = found(lambda uri: Stuck("memory://b"), "memory://b/run")
     gate.set()
-    assert str(told).startswith("--run-dir: no answer within 0.1 s — ")
+    assert str(told).startswith("--run-dir: no answer within 0.1 s (memory://b/run) — ")
 
 
 # --- passwords in URIs -----------------------------------------------------------------------

@@ -34,11 +34,13 @@ class LocalCopies:
         keep: int,
         limit_s: float,
         wanted: Callable[[CheckpointRef], bool] = lambda ref: True,
+        claim: Callable[[], None] = lambda: None,
         on_wait: Callable[[StorageError], None] = lambda error: None,
         retry_s: float | None = None,
     ) -> None:
         """``keep``: newest ones that stay here. ``limit_s``: how long ``main`` may be down. ``wanted``: whether one
-        that lies here is of the run as it went on."""
+        that lies here is of the run as it went on. ``claim``: comes before anything is brought to ``main``."""
+        self._claim = claim
         self._local, self._main, self._keep, self._wanted = local, main, keep, wanted
         self._limit_s, self._on_wait, self._retry_s = limit_s, on_wait, RETRY_S if retry_s is None else retry_s
         self._changed = threading.Condition()
@@ -60,13 +62,23 @@ class LocalCopies:
             arrived(self._main.save(state))
             return
         crash.point("copy.local")
+        self.bring(ref, arrived)
+        self._trim()
+
+    def bring(self, ref: CheckpointRef, arrived: Callable[[CheckpointRef], None]) -> None:
+        """Carry one that lies here to the run's storage, behind the caller; see ``save``."""
         with self._changed:
-            self._arrived, self._waiting = arrived, ref
+            self._arrived = arrived
+            if ref != self._carried:
+                self._waiting = ref
             self._changed.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="verl-copies", daemon=True)
             self._thread.start()
-        self._trim()
+
+    def waits_for(self, error: StorageError) -> None:
+        """Tell that the run's storage is down."""
+        self._on_wait(error)
 
     def check(self) -> None:
         """Raise the error that ended the carrying: the storage was down for too long, or holds something else."""
@@ -173,6 +185,7 @@ class LocalCopies:
         except DamagedCheckpoint as error:
             _log.warning("moved to %s: %s", self._local.condemn(ref), error)
             return False
+        self._claim()
         self._main.adopt(ref, files)
         return True
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..apart import Apart, here
-from ..errors import DamagedCheckpoint, InputError, RunMismatch
+from ..errors import DamagedCheckpoint, InputError, RunMismatch, StorageError
 from ..protocols import Checkpointer, CheckpointReader
 from ..types import CheckpointRef, CheckpointState
-from ..writes import Writes
+from ..writes import DOWN, Writes
 from .copies import LocalCopies
 from .retention import to_delete
 
@@ -40,16 +40,22 @@ class Keeper:
         self._apart = apart
         self._checkpointer, self._writes, self._keep, self._copies = checkpointer, writes, keep, copies
         self._news: queue.SimpleQueue[Saved] = queue.SimpleQueue()
+        self._here_alone: CheckpointRef | None = None
         self._room = threading.Semaphore(2)  # copies of the state that wait in memory
 
     def newest_good(
         self, known: Mapping[int, CheckpointRef], condemn: Callable[[CheckpointRef, str], None]
     ) -> tuple[CheckpointRef, CheckpointReader] | None:
         """The newest committed checkpoint whose every hash is right. Damaged ones are handed to
-        ``condemn``, then moved aside. One that is on its way from this host counts, too."""
-        refs = self._checkpointer.list()
+        ``condemn``, then moved aside. One that lies on this host alone counts, too, and is brought to the run's
+        storage, which may be down. Raises its error when there is none here and ``known`` tells that there is one."""
+        refs, error = self._listed()
         if self._copies is not None and (found := self._copies.newest(refs[0].step if refs else -1)):
+            self._here_alone = found[0]
+            self._copies.bring(found[0], self._committed)
             return found
+        if error is not None and known:
+            raise error
         for ref in refs:
             wanted = known.get(ref.step, ref)
             try:
@@ -59,6 +65,20 @@ class Keeper:
             if self._copies is not None and self._copies.repair(wanted):
                 return wanted, self._checkpointer.open(wanted)
         return None
+
+    def _listed(self) -> tuple[Sequence[CheckpointRef], StorageError | None]:
+        """What the run's storage has, or why it does not answer, where copies on this host can stand in for it."""
+        try:
+            return self._checkpointer.list(), None
+        except DOWN as error:
+            if self._copies is None:
+                raise
+            self._copies.waits_for(error)
+            return (), error
+
+    def here_alone(self, ref: CheckpointRef) -> bool:
+        """Whether the run started from a checkpoint that its storage has not: ``news`` will tell when it has."""
+        return ref == self._here_alone
 
     def carry_over(self) -> None:
         """At a start: what an earlier one left on this host alone goes to the run's storage."""

@@ -14,7 +14,7 @@ from ..config.load import read_config
 from ..config.schema import RewardConfig
 from ..errors import InputError
 from ..inputs import Inputs, Start
-from ..places import prefixes_of, writer_at
+from ..places import places_of, writer_at
 from ..protocols import RolloutWriter, Storage
 from ..registry import REWARD
 from ..rewards.models import described, folder_of, source_of
@@ -77,7 +77,7 @@ def _update(
         raise InputError("it scores this run already", where=new_model, remedy="name another folder or reward")
     context = inputs.context(history.run_id, history.branch, history.attempt)
     reward = build_after(registry, block, (), context)
-    writer = writer_at(inputs, prefixes_of(inputs, storage)["storage.rollout_storage_uri"], context)
+    writer = writer_at(inputs, places_of(inputs, storage).rollouts, context)
     committed = committed_batches(writer, history, inputs.schedule)
     from_step = history.step + 1
     while all(key in committed for key in inputs.schedule.keys(from_step)):

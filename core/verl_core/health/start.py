@@ -51,8 +51,11 @@ def preflight(
     report += Report.of(findings, places, _gpus(placement, gpus))
     process.apply(config.distributed, placement, gpus.found)
     report += Report(tuple(_plugin_errors(config, plugins, placement)))
-    for found in check_stores(config, run_dir, open_at, places, skip=report.wrong):
-        report += Report(facts=(("store", found),)) if isinstance(found, str) else Report((found,))
+    for found in check_stores(config, run_dir, open_at, places, skip=report.wrong, begun=before is not None):
+        if isinstance(found, Finding):
+            report += Report.of([found], places)
+        else:
+            report += Report(facts=(("store", found),)) if isinstance(found, str) else Report((found,))
     wanted = config.distributed.nccl.measure
     if not report.errors and (wanted == "start" or wanted == when) and len(placement.train) > 1:
         report += _measured(config, placement, places)

@@ -10,11 +10,12 @@ from contextlib import suppress
 from functools import partial
 
 from ..config.bounded import STUCK, bounded
-from ..config.findings import where
+from ..config.findings import Finding, where
 from ..config.schema import Config
-from ..errors import ConfigError, StorageError, VerlError
+from ..errors import ConfigError, StorageError, StorageTimeout, VerlError
 from ..protocols import FileStorage, Storage
 from ..state.modes import check_modes
+from ..writes import DOWN
 
 PROBE = ".verl-core-probe-"
 TIMEOUT_S = 60.0  # of one place, beyond the deadlines that stores have themselves
@@ -36,9 +37,17 @@ def places_of(config: Config, run_dir: str | None) -> dict[str, str]:
 
 
 def check_stores(
-    config: Config, run_dir: str | None, open_at: Open, places: Mapping[str, str], skip: frozenset[str] = frozenset()
-) -> Iterator[VerlError | str]:
-    """Errors, and in words what each store can do. ``skip``: keys that are known to be wrong."""
+    config: Config,
+    run_dir: str | None,
+    open_at: Open,
+    places: Mapping[str, str],
+    *,
+    skip: frozenset[str] = frozenset(),
+    begun: bool = False,
+) -> Iterator[VerlError | Finding | str]:
+    """Errors, warnings, and in words what each store can do. ``skip``: keys that are known to be wrong. ``begun``: the
+    run goes on, so that copies of checkpoints on this host can stand in for a store that is down."""
+    spare = _KEYS[1] if begun and config.backup.local_backup_dir else ""
     opened: dict[str, Storage] = {}
     for key, uri in places_of(config, run_dir).items():
         if key in skip:
@@ -46,12 +55,15 @@ def check_stores(
         try:
             opened[key] = open_at(uri)
             yield f"{uri}: {bounded(partial(_tried, opened[key], uri, open_at), TIMEOUT_S)}"
-        except TimeoutError as error:
-            yield StorageError(str(error), where=where(key, places), remedy=STUCK)
-        except VerlError as error:
+        except (TimeoutError, VerlError) as raised:
             opened.pop(key, None)
+            error = StorageTimeout(str(raised), remedy=STUCK) if isinstance(raised, TimeoutError) else raised
             remedy = error.remedy or "check permissions and mount, or give another place"
-            yield type(error)(f"{error.what} ({uri})", where=where(key, places), remedy=remedy)
+            if key == spare and isinstance(error, DOWN):
+                what = f"{error.what} ({uri}): the run goes on with its copies on this host"
+                yield Finding(key, what, remedy, warning=True)
+            else:
+                yield type(error)(f"{error.what} ({uri})", where=where(key, places), remedy=remedy)
     log = opened.get(_LOG) or opened.get(_RUN)
     if log is None or skip:
         return

@@ -18,6 +18,7 @@ from ..protocols import FileStorage, Storage
 
 FORMAT = 1  # of the run folder
 LOCK, RUN, CONTROLLER = ".lock", "run.json", "controller.json"
+CLAIM = "RUN"  # in a prefix: whose it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def read_run_id(storage: Storage) -> str:
 
 def claim_prefix(storage: Storage, run_id: str) -> None:
     """Mark a prefix as this run's. Raises RunMismatch when another run has it."""
-    found = create(storage, "RUN", run_id.encode(), conditional=storage.capabilities().conditional_put)
+    found = create(storage, CLAIM, run_id.encode(), conditional=storage.capabilities().conditional_put)
     if found is not None:
         raise RunMismatch(
             f"the prefix belongs to run {found.decode(errors='replace')}, this is run {run_id}",
