@@ -18,7 +18,7 @@ GROUPS = {  # seconds
     "crash_states": 600.0,
     "simulation": 100.0,
     "points": 90.0,
-    "kills": 240.0,
+    "kills": 270.0,
     "s3": 200.0,
     "mutants": 500.0,
 }

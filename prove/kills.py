@@ -68,4 +68,4 @@ def _broken(run: Path, reference: Reference, order: list[tuple[int, str]]) -> li
 
 
 if __name__ == "__main__":
-    print(prove(seed=0, budget_s=240))
+    print(prove(seed=0, budget_s=270))
