@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import verl_core
+from verl_core.api import Trainer
 from verl_core.checkpoint.sharded import ShardedCheckpointer
+from verl_core.errors import VerlError
 from verl_core.types import Alert, RunIdentity, StepResult
 
 from tests.services.fixtures import open_s3, place
@@ -52,40 +54,32 @@ def test_e5_a_run_outlives_the_server_of_its_checkpoints(
 
 @pytest.mark.slow
 def test_e5_a_run_goes_on_although_the_server_of_its_checkpoints_is_dead(
-    tiny: Tiny, undisturbed: Path, tmp_path: Path, s3_env: Seaweed
+    tiny: Tiny, undisturbed: Path, tmp_path: Path, s3_env: Seaweed, caplog: pytest.LogCaptureFixture
 ) -> None:
     at, run = place(), tmp_path / "run"
     overrides = [
-        f"storage.checkpoint_uri={at}", "storage.options.attempts=1", "storage.options.timeout_s=5",
+        f"storage.checkpoint_uri={at}", "storage.options.attempts=1",
         f"backup.local_backup_dir={tmp_path}/copies",
     ]  # fmt: skip
-    arguments = [part for override in overrides for part in ("--set", override)]
-    command: tuple[str | Path, ...] = (
-        "run",
-        "--config",
-        tiny.config(8),
-        "--run-dir",
-        run,
-        "--plugins",
-        "s3,local",
-        *arguments,
-    )
+
+    def trainer() -> Trainer:
+        return verl_core.create_trainer(tiny.config(8), run_dir=run, plugins=["s3", "local"], overrides=overrides)
+
     s3_env.kill()
     try:
-        refused = runs.cli(*command)
-        assert (refused.code, "storage.checkpoint_uri" in refused.err) == (1, True)
+        with pytest.raises(VerlError, match="checkpoint_uri"):
+            trainer()
         assert not run.exists()
         s3_env.start()
-        runs.ok(*command, "--until-step", "4")
+        trainer().run(until_step=4)
         s3_env.kill()
-        went_on = runs.cli(*command)
+        digest = trainer().run().policy_digest
     finally:
         s3_env.kill()
         s3_env.start()
-    assert went_on.code == 0, went_on.err
-    assert "the run goes on with its copies on this host" in went_on.err
-    assert runs.status(run)["policy_digest"] == runs.status(undisturbed)["policy_digest"]
-    runs.ok(*command)
+    assert "the run goes on with its copies on this host" in caplog.text
+    assert digest == runs.status(undisturbed)["policy_digest"]
+    trainer().run()
     saved = ShardedCheckpointer(open_s3(at), RunIdentity(str(runs.entries(run)[0]["run_id"]), 0, 9))
     saved.verify(saved.list()[0])
     assert saved.list()[0].step == 8
