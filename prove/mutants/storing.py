@@ -202,7 +202,7 @@ MUTANTS = (
     Mutant(
         "error-of-the-last-write-lost",
         DIRECT,
-        "        if under_way is not None:\n            under_way.result()\n    return",
+        "    if under_way is not None:\n        under_way.result()\n    return",
         "    return",
         (f"{_DIRECT}test_whichever_write_fails_the_call_does",),
         "a shard that the disk had no room for counts as written",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,7 @@ def test_what_is_under_way_to_a_slow_disk_stays_as_it_is(tmp_path: Path, monkeyp
     write, dice = os.write, random.Random(2)
 
     def slow(handle: int, data: memoryview) -> int:
+        assert threading.current_thread().daemon, "a disk that hangs must not keep the process"
         time.sleep(0.005)
         return write(handle, data)
 

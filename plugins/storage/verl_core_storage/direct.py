@@ -12,14 +12,18 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 
 from verl_core.types import Bytes
 
+from .threads import Threads
+
 LARGE = 8 << 20  # bytes; also of the buffer
 _AHEAD = 64 << 20  # room that is asked for at a time
+_threads = Threads()  # none of them holds up the end of the process
 _DIRECT: int = getattr(os, "O_DIRECT", 0)  # not on every system
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)  # os.posix_fallocate writes zeros where there is none
 if _fallocate is not None:
@@ -43,14 +47,17 @@ def write(handle: int, parts: Iterable[memoryview], before: Callable[[], None]) 
     While a buffer is on its way to the disk, the other is filled, and what makes the parts does its work.
     """
     file, under_way = _File(handle), None
-    with ThreadPoolExecutor(1) as beside:
+    try:
         for filled in _filled(parts):
             if under_way is not None:
                 under_way.result()
             before()
-            under_way = beside.submit(file.write, filled)
+            under_way = _threads.start(partial(file.write, filled), "disk")
+    finally:
         if under_way is not None:
-            under_way.result()
+            futures.wait([under_way])  # before the handle is closed
+    if under_way is not None:
+        under_way.result()
     return file.finish()
 
 
