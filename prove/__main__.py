@@ -17,7 +17,6 @@ from rich.table import Table
 GROUPS = {  # seconds
     "crash_states": 600.0,
     "simulation": 100.0,
-    "pairs": 30.0,
     "points": 90.0,
     "kills": 270.0,
     "s3": 200.0,

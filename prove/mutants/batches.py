@@ -59,7 +59,7 @@ MUTANTS = (
         WRITER,
         "{secrets.token_hex(4)}",
         "00000000",
-        (f"{_RACE}test_b3_two_workers_held_at_pairs_of_operations_agree_on_one_batch",),
+        (f"{_RACE}test_b3_two_workers_held_at_every_pair_of_operations_agree_on_one_batch",),
         "a slow worker and its replacement write over each other's files before the commit",
     ),
     Mutant(

@@ -118,4 +118,12 @@ MUTANTS = (
         ("tests/unit/test_stores.py::test_a_store_that_only_seems_to_work_is_found_out",),
         "a store that gives back other bytes is found out at the first resume",
     ),
+    Mutant(
+        "zombie-holds-a-run",
+        "core/verl_core/state/claim.py",
+        " and process.status() != psutil.STATUS_ZOMBIE",
+        "",
+        ("tests/unit/test_claim.py::test_a_zombie_does_not_hold_a_run_where_there_are_no_locks",),
+        "a run on S3 whose controller was killed in a container that does not reap cannot be started again",
+    ),
 )

@@ -26,7 +26,7 @@ from verl_core.writes import WriteQueue
 from verl_core_storage.local import LocalStorage
 
 from tests.support.made import state
-from tests.support.object_runs import SMALL, ObjectsOnDisk, controller, left
+from tests.support.object_runs import SMALL, Left, ObjectsOnDisk, controller, left
 
 T = TypeVar("T")
 
@@ -338,23 +338,34 @@ def go(folder: Path, around: Callable[..., object] | None = None, steps: int = 4
     return controller(lambda _: watched, steps, changes=(*SMALL, *keys), run=str(folder / "run")).run()
 
 
+def left_in(folder: Path) -> Left:
+    saves = ObjectsOnDisk(LocalStorage(str(folder / "objects")))
+    return left(LocalStorage(str(folder / "run")), saves=saves)
+
+
+def undisturbed(folder: Path) -> Left:
+    go(folder)
+    return left_in(folder)
+
+
+def same_end(found: Left, want: Left) -> None:
+    assert found.batches == want.batches
+    assert found.history.policy_digest == want.history.policy_digest
+    assert found.history.step in found.history.checkpoints
+
+
 def test_e5_a_run_with_copies_ends_the_same_wherever_it_dies_and_its_storage_goes_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("verl_core.checkpoint.copies.RETRY_S", 0.01)
-    go(tmp_path / "reference")
-    saves = ObjectsOnDisk(LocalStorage(str(tmp_path / "reference/objects")))
-    want = left(LocalStorage(str(tmp_path / "reference/run")), saves=saves)
+    want = undisturbed(tmp_path / "reference")
     died = 0
     for n in count(7, 61):
         folder = tmp_path / f"{n}"
         killed = killed_at(n, lambda: go(folder, Closed(25 + n % 31, 60 + n % 17)))  # noqa: B023 - called at once
         died += killed
         go(folder)
-        found = left(LocalStorage(str(folder / "run")), saves=ObjectsOnDisk(LocalStorage(str(folder / "objects"))))
-        assert found.batches == want.batches
-        assert found.history.policy_digest == want.history.policy_digest
-        assert found.history.step in found.history.checkpoints
+        same_end(left_in(folder), want)
         if not killed:
             break
     assert died > 4
@@ -364,32 +375,25 @@ def test_e5_a_run_begins_only_where_its_storage_is_there_and_goes_on_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("verl_core.checkpoint.copies.RETRY_S", 0.01)
-    go(tmp_path / "reference")
-    want = left(
-        LocalStorage(str(tmp_path / "reference/run")),
-        saves=ObjectsOnDisk(LocalStorage(str(tmp_path / "reference/objects"))),
-    )
-    run, store = LocalStorage(str(tmp_path / "run")), ObjectsOnDisk(LocalStorage(str(tmp_path / "objects")))
+    want = undisturbed(tmp_path / "reference")
     with pytest.raises(StorageUnavailable):
         go(tmp_path, Closed(1, 10**9))
     go(tmp_path, steps=2)
     go(tmp_path, Closed(1, 10**9))
-    found = left(run, saves=store)
+    found = left_in(tmp_path)
     assert (found.batches, found.history.policy_digest) == (want.batches, want.history.policy_digest)
     go(tmp_path, Closed(1, 10**9), steps=6)
-    for history in (found.history, left(run, saves=store).history):
+    for history in (found.history, left_in(tmp_path).history):
         assert set(history.checkpoints) == {2}, "what lies on this host alone is not in the state log"
     go(tmp_path, steps=6)
-    assert 6 in left(run, saves=store).history.checkpoints
+    assert 6 in left_in(tmp_path).history.checkpoints
 
 
 def test_e5_wherever_a_run_dies_it_goes_on_while_its_storage_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("verl_core.checkpoint.copies.RETRY_S", 0.01)
-    go(tmp_path / "reference")
-    saves = ObjectsOnDisk(LocalStorage(str(tmp_path / "reference/objects")))
-    want = left(LocalStorage(str(tmp_path / "reference/run")), saves=saves)
+    want = undisturbed(tmp_path / "reference")
     died = 0
     for n in count(11, 53):
         folder = tmp_path / f"{n}"
@@ -398,10 +402,7 @@ def test_e5_wherever_a_run_dies_it_goes_on_while_its_storage_is_down(
         with suppress(StorageUnavailable):  # nothing was begun yet
             go(folder, Closed(1, 9 + n % 23))
         go(folder)
-        found = left(LocalStorage(str(folder / "run")), saves=ObjectsOnDisk(LocalStorage(str(folder / "objects"))))
-        assert found.batches == want.batches
-        assert found.history.policy_digest == want.history.policy_digest
-        assert found.history.step in found.history.checkpoints
+        same_end(left_in(folder), want)
         if not killed:
             break
     assert died > 4

@@ -180,7 +180,7 @@ def test_c05_a_worker_that_hangs_is_replaced_when_its_deadline_has_passed(
 
     begin = time.monotonic()
     run(tmp_path, rollout=Hung, changes=["training.fault_tolerance.rollout_timeout_sec=0.3"])
-    assert time.monotonic() - begin < HANG_S
+    assert time.monotonic() - begin < HANG_S / 3
     assert events(tmp_path).count("retry_rollout") == 1
     assert broken_at_the_end(tmp_path, undisturbed) == []
 
@@ -199,7 +199,7 @@ def test_c05_a_training_step_that_hangs_is_given_up_when_its_deadline_has_passed
 
     begin = time.monotonic()
     run(tmp_path, trainer=Hung, changes=["training.fault_tolerance.train_timeout_sec=0.3"])
-    assert time.monotonic() - begin < HANG_S
+    assert time.monotonic() - begin < HANG_S / 3
     assert events(tmp_path).count("rebuild") == 1
     assert broken_at_the_end(tmp_path, undisturbed) == []
 

@@ -12,9 +12,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
-
 from ..errors import InputError, ModelError
+from ..state.claim import lives
 
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _REMEDY = "name a writable folder on a disk with free space"
@@ -73,7 +72,7 @@ def _draft_of(target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         for left in target.parent.glob(f".{target.name}.*.draft"):
             owner = left.name.split(".")[-2]
-            if owner == str(os.getpid()) or not (owner.isdigit() and psutil.pid_exists(int(owner))):
+            if owner == str(os.getpid()) or not (owner.isdigit() and lives(int(owner))):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
     except OSError as error:
         raise InputError(error.strerror or str(error), where=str(target), remedy=_REMEDY) from error

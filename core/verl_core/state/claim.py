@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -36,10 +37,17 @@ class Controller:
         """Whether that process still lives; False on another host, where nobody here can tell."""
         if self.host != socket.gethostname():
             return False
-        try:
-            return psutil.Process(self.pid).create_time() <= self.started + 1
-        except psutil.NoSuchProcess:
-            return False
+        return lives(self.pid, self.started)
+
+
+def lives(pid: int, started: float = math.inf) -> bool:
+    """Whether the process is there and at work, and began before ``started`` (Unix time): one that has ended is not,
+    also where nobody has taken notice of its end."""
+    try:
+        process = psutil.Process(pid)
+        return process.create_time() <= started + 1 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def lock_run(storage: FileStorage, path: str = LOCK, *, run: Storage | None = None) -> Callable[[], None]:
